@@ -55,7 +55,9 @@ KNOBS: dict[str, Knob] = {
             "what executes programs: cuda for CUDA tensors and reference for CPU tensors (auto), or one by name",
         ),
         Knob("MDFUSE_DUMP", "", str, "folder into which every stage of every region is written"),
-        Knob("MDFUSE_FUEL", "-1", int, "number of regions that may be fused, for bisection; -1: all"),
+        Knob(
+            "MDFUSE_FUEL", "-1", int, "number of regions that may be fused, for bisection; -1: all"
+        ),
         Knob(
             "MDFUSE_COMM_TIMEOUT",
             "30",

@@ -1,0 +1,58 @@
+"""What every test relies on: skipping by marker, few threads, a cache folder of its own."""
+
+import os
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+# Before anything imports torch: suites run side by side, and torch would start a thread a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        default=False,
+        help="rewrite the files in tests/golden instead of comparing with them",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        needed = _gpus_needed(item)
+        # Torch takes seconds to import, so it is asked only when a collected test needs a GPU.
+        if needed and (found := _gpu_count()) < needed:
+            item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA GPU(s), found {found}"))
+
+
+def _gpus_needed(item: pytest.Item) -> int:
+    multi = item.get_closest_marker("multigpu")
+    if multi is not None:
+        if len(multi.args) != 1 or not isinstance(multi.args[0], int) or multi.args[0] < 1:
+            raise pytest.UsageError(
+                f"{item.nodeid}: multigpu takes the number of GPUs, as in multigpu(2)"
+            )
+        return multi.args[0]
+    return 1 if item.get_closest_marker("gpu") is not None else 0
+
+
+def _gpu_count() -> int:
+    torch = import_module("torch")
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be rewritten."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache folder for a test run: tests share compiled kernels but never read the user's."""
+    home = tmp_path_factory.mktemp("cache_home")
+    os.environ["XDG_CACHE_HOME"] = str(home)
+    return home

@@ -1,0 +1,141 @@
+"""The environment as the package sees it."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from thunder_mdfuse import knobs
+from thunder_mdfuse.errors import MdfuseError
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No MDFUSE_ variable from outside, and no memory of what was warned about."""
+    for name in list(knobs.child_environment()):
+        if name.startswith("MDFUSE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(knobs, "_warned", set())
+
+
+@pytest.mark.parametrize("name", knobs.KNOBS)
+def test_a_default_is_valid_and_the_knob_is_described(name: str) -> None:
+    knob = knobs.KNOBS[name]
+    assert knob.name == name
+    assert name.startswith("MDFUSE_") and name.isupper()
+    assert knobs.value(name) == knob.parse(knob.default)
+    assert len(knob.help) > 15
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("MDFUSE_BACKEND", "emulate", "emulate"),
+        ("MDFUSE_DUMP", "/some/folder", "/some/folder"),
+        ("MDFUSE_FUEL", "3", 3),
+        ("MDFUSE_FUEL", "-1", -1),
+        ("MDFUSE_COMM_TIMEOUT", "0.5", 0.5),
+        ("MDFUSE_EAGER_ROUNDING", "1", True),
+        ("MDFUSE_DISK_CACHE", "0", False),
+        ("MDFUSE_EMULATOR_ORDERS", "7", 7),
+    ],
+)
+def test_a_value_is_read_when_it_is_asked_for(
+    name: str, text: str, found: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = knobs.value(name)
+    monkeypatch.setenv(name, text)
+    assert knobs.value(name) == found
+    assert type(knobs.value(name)) is type(found)
+    monkeypatch.delenv(name)
+    assert knobs.value(name) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("MDFUSE_BACKEND", "gpu"),
+        ("MDFUSE_FUEL", "many"),
+        ("MDFUSE_COMM_TIMEOUT", "0"),
+        ("MDFUSE_COMM_TIMEOUT", "-3"),
+        ("MDFUSE_COMM_TIMEOUT", "soon"),
+        ("MDFUSE_EAGER_ROUNDING", "yes"),
+        ("MDFUSE_DISK_CACHE", ""),
+        ("MDFUSE_VERIFY", "true"),
+    ],
+)
+def test_a_bad_value_is_an_error_that_names_knob_text_and_meaning(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(MdfuseError) as caught:
+        knobs.value(name)
+    message = str(caught.value)
+    assert f"{name}={text!r}" in message
+    assert knobs.KNOBS[name].help in message
+
+
+def test_typed_readers_agree_with_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDFUSE_FUEL", "5")
+    assert knobs.integer("MDFUSE_FUEL") == 5
+    assert knobs.flag("MDFUSE_DISK_CACHE") is True
+    assert knobs.text("MDFUSE_BACKEND") == "auto"
+    assert knobs.seconds("MDFUSE_COMM_TIMEOUT") == 30.0
+
+
+def test_a_name_that_is_no_knob_is_our_mistake() -> None:
+    with pytest.raises(KeyError):
+        knobs.value("MDFUSE_NO_SUCH_KNOB")
+
+
+def test_an_unknown_variable_warns_once_and_lists_the_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MDFUSE_BAKCEND", "emulate")
+    with pytest.warns(UserWarning, match="MDFUSE_BAKCEND.*MDFUSE_BACKEND"):
+        knobs.flag("MDFUSE_VERIFY")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        knobs.flag("MDFUSE_VERIFY")
+
+
+def test_other_variables_do_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDFUSEX", "1")
+    monkeypatch.setenv("OTHER_MDFUSE_THING", "1")
+    assert knobs.flag("MDFUSE_VERIFY") is False
+
+
+def test_the_cache_root_follows_the_xdg_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert knobs.cache_root() == Path("/caches/thunder_mdfuse")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert knobs.cache_root() == Path("/home/someone/.cache/thunder_mdfuse")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert knobs.cache_root() == Path("/home/someone/.cache/thunder_mdfuse")
+
+
+def test_launchers_are_seen_through_their_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in knobs.launcher_environment():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    monkeypatch.setenv("PMIX_NAMESPACE", "job.1")
+    monkeypatch.setenv("SLURM_JOB_ID", "9")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("RANKING", "no launcher's")
+    assert knobs.launcher_environment() == {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "PMIX_NAMESPACE": "job.1",
+        "SLURM_JOB_ID": "9",
+        "RANK": "1",
+        "LOCAL_RANK": "0",
+    }
+
+
+def test_a_childs_environment_is_a_changed_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDFUSE_FUEL", "1")
+    child = knobs.child_environment(MDFUSE_FUEL="2", EXTRA="x")
+    assert (child["MDFUSE_FUEL"], child["EXTRA"]) == ("2", "x")
+    assert knobs.integer("MDFUSE_FUEL") == 1
+    assert "EXTRA" not in knobs.child_environment()

@@ -1,0 +1,200 @@
+"""The body of a kernel: each instruction as C++ at the level where it varies.
+
+Levels, outside in: the row (nothing varies along columns), the vector (varies, but not along the fastest
+axis, or is fetched as a whole) and the lane (one element of a vector).
+"""
+
+from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor, literal, write
+from thunder_mdfuse.codegen.index import Arguments, IndexPrinter
+from thunder_mdfuse.codegen.statements import Block
+from thunder_mdfuse.ir.types import DType
+from thunder_mdfuse.schedule.plan import (
+    Bound,
+    Const,
+    Draw,
+    Index,
+    InRange,
+    Instr,
+    KernelPlan,
+    Load,
+    Scalar,
+    Store,
+)
+
+
+class BodyWriter:
+    """Writes instructions and stores of ``plan``; ``arguments`` and ``scalars`` collect parameters."""
+
+    def __init__(
+        self, plan: KernelPlan, arguments: Arguments, scalars: list[Scalar], index: str
+    ) -> None:
+        self.plan, self.arguments, self.scalars, self.index = plan, arguments, scalars, index
+        self.columns = {a.name for a in plan.columns}
+        self.fast = plan.columns[-1].name if plan.columns else ""
+        names = {a.name: a.name for a in (*plan.rows, *plan.columns)}
+        self.at_vector = IndexPrinter(arguments, names)
+        moved = f"({self.fast} + j)" if plan.launch.vector > 1 else self.fast
+        self.at_lane = IndexPrinter(arguments, {**names, self.fast: moved})
+
+    def row_statements(self, block: Block, phase: int) -> None:
+        """Declare what does not vary along columns and becomes known in ``phase``."""
+        for at, instr in enumerate(self.plan.body):
+            if instr.depends & self.columns or instr.op.startswith("reduce_"):
+                continue
+            if instr.phase == phase and not isinstance(instr.detail, Const):
+                self._declare(block, at, self.at_vector)
+
+    def fetch(self, block: Block, at: int, target: str) -> None:
+        """Load the vector of instruction ``at`` into ``target``."""
+        load = self.plan.body[at].detail
+        assert isinstance(load, Load)
+        offset = self.at_vector(load.offset)
+        value = f"mdf::load<{self.plan.launch.vector}>(b{load.buffer}, {offset})"
+        if load.mask:
+            cpp = CPP_TYPES[self.plan.buffers[load.buffer].dtype]
+            empty = f"mdf::Vec<{cpp}, {self.plan.launch.vector}>{{}}"
+            value = f"{self._bounds(load.mask, self.at_vector)} ? {value} : {empty}"
+        block.add(f"{target} = {value};")
+
+    def element_statements(
+        self,
+        block: Block,
+        needed: list[int],
+        fetched: set[int],
+        reductions: list[int],
+        stores: list[Store],
+        guard: str,
+    ) -> None:
+        """One vector: fetch, compute each lane, accumulate, store. ``guard``: when stores may be made."""
+        vectors = [n for n in needed if self._is_vector_load(n)]
+        for at in vectors:
+            if at not in fetched:
+                self.fetch(block, at, f"const auto x{at}")
+        whole = [n for n in needed if n not in vectors and self.fast not in self.plan.body[n].depends]
+        for at in whole:
+            self._declare(block, at, self.at_vector)
+        outs = {s.buffer: s for s in stores if s.access == "vector"}
+        for number in outs:
+            cpp = CPP_TYPES[self.plan.buffers[number].dtype]
+            block.add(f"mdf::Vec<{cpp}, {self.plan.launch.vector}> y{number};")
+        lanes = block
+        if self.plan.launch.vector > 1:
+            lanes = block.open(
+                f"for (mdf::i32 j = 0; j < {self.plan.launch.vector}; ++j)", "#pragma unroll"
+            )
+        for at in needed:
+            if at in vectors:
+                self._lane_of_vector(lanes, at)
+            elif at not in whole:
+                self._declare(lanes, at, self.at_lane)
+        for n in reductions:
+            self._accumulate(lanes, n)
+        self._stores(block, lanes, stores, guard)
+
+    def _stores(self, block: Block, lanes: Block, stores: list[Store], guard: str) -> None:
+        condition = f"if ({guard}) " if guard else ""
+        for s in stores:
+            value = self._stored(s)
+            if s.access == "vector":
+                slot = "j" if self.plan.launch.vector > 1 else "0"
+                lanes.add(f"y{s.buffer}.v[{slot}] = {value};")
+            else:
+                offset = self.at_lane(s.offset)
+                lanes.add(f"{condition}mdf::store1(b{s.buffer}, {offset}, {value});")
+        for s in stores:
+            if s.access == "vector":
+                offset = self.at_vector(s.offset)
+                call = f"mdf::store<{self.plan.launch.vector}>(b{s.buffer}, {offset}, y{s.buffer});"
+                block.add(condition + call)
+
+    def store_once(self, block: Block, store: Store) -> None:
+        """A store of a value that the whole group shares."""
+        offset = self.at_vector(store.offset)
+        block.add(f"mdf::store1(b{store.buffer}, {offset}, {self._stored(store)});")
+
+    def _stored(self, store: Store) -> str:
+        dtype = self.plan.buffers[store.buffer].dtype
+        return f"mdf::from_compute<{CPP_TYPES[dtype]}>({self._value(store.value)})"
+
+    def _is_vector_load(self, at: int) -> bool:
+        detail = self.plan.body[at].detail
+        return isinstance(detail, Load) and detail.access == "vector"
+
+    def _lane_of_vector(self, block: Block, at: int) -> None:
+        slot = "j" if self.plan.launch.vector > 1 else "0"
+        cpp = CPP_TYPES[self.plan.body[at].dtype.compute]
+        block.add(f"const {cpp} v{at} = mdf::to_compute(x{at}.v[{slot}]);")
+
+    def _accumulate(self, block: Block, n: int) -> None:
+        instr = self.plan.body[n]
+        block.add(f"a{n} = {functor(instr.op, instr.dtype)}::apply(a{n}, {self._value(instr.args[0])});")
+
+    def _declare(self, block: Block, at: int, printer: IndexPrinter) -> None:
+        cpp = CPP_TYPES[self.plan.body[at].dtype.compute]
+        block.add(f"const {cpp} v{at} = {self._written(at, printer)};")
+
+    def _value(self, at: int) -> str:
+        instr = self.plan.body[at]
+        if isinstance(instr.detail, Const):
+            return literal(instr.detail.text, instr.dtype.compute)
+        return f"v{at}"
+
+    def _written(self, at: int, printer: IndexPrinter) -> str:
+        instr = self.plan.body[at]
+        detail = instr.detail
+        if isinstance(detail, Load):
+            return self._load(detail, instr.dtype, printer)
+        if isinstance(detail, Scalar):
+            if detail not in self.scalars:
+                self.scalars.append(detail)
+            return f"s{self.scalars.index(detail)}"
+        if isinstance(detail, Index):
+            return f"static_cast<mdf::i64>({printer(detail.value)})"
+        if isinstance(detail, InRange):
+            return self._bounds(detail.bounds, printer)
+        if isinstance(detail, Draw):
+            return self._rounded(instr, self._draw(detail, instr, printer))
+        if instr.op == "cast":
+            return self._cast(instr)
+        among = self.plan.body[instr.args[-1]].dtype.compute
+        text = write(instr.op, among, [self._value(a) for a in instr.args])
+        return self._rounded(instr, text)
+
+    def _load(self, load: Load, dtype: DType, printer: IndexPrinter) -> str:
+        value = f"mdf::to_compute(mdf::load1(b{load.buffer}, {printer(load.offset)}))"
+        if not load.mask:
+            return value
+        cpp = CPP_TYPES[dtype.compute]
+        return f"{self._bounds(load.mask, printer)} ? {value} : static_cast<{cpp}>(0)"
+
+    def _bounds(self, bounds: tuple[Bound, ...], printer: IndexPrinter) -> str:
+        tests = []
+        for b in bounds:
+            at, extent = printer(b.index), self.arguments.name(b.extent)
+            tests.append(f"({at}) >= 0 && ({at}) < {extent}")
+        return f"({' && '.join(tests)})"
+
+    def _cast(self, instr: Instr) -> str:
+        source = self.plan.body[instr.args[0]]
+        value = self._value(instr.args[0])
+        if source.dtype.is_low_precision and not instr.dtype.is_float and not source.rounds:
+            # What leaves the floats is seen, so it is rounded as eager would have stored it.
+            value = _round(value, source.dtype)
+        cpp = CPP_TYPES[instr.dtype.compute]
+        if source.dtype.compute is not instr.dtype.compute:
+            value = f"mdf::cast<{cpp}>({value})"
+        return self._rounded(instr, value)
+
+    def _rounded(self, instr: Instr, text: str) -> str:
+        return _round(text, instr.dtype) if instr.rounds and instr.dtype.is_low_precision else text
+
+    def _draw(self, draw: Draw, instr: Instr, printer: IndexPrinter) -> str:
+        seed, offset = (self._value(a) for a in instr.args)
+        cpp = CPP_TYPES[instr.dtype.compute]
+        counter = f"static_cast<mdf::u64>({printer(draw.counter)})"
+        low, high = (literal(repr(x), instr.dtype.compute) for x in (draw.low, draw.high))
+        return f"mdf::draw<{cpp}>({seed}, {offset}, {counter}, {low}, {high})"
+
+
+def _round(text: str, dtype: DType) -> str:
+    return f"mdf::to_compute(mdf::from_compute<{CPP_TYPES[dtype]}>({text}))"

@@ -1,0 +1,258 @@
+"""CUDA C++ from a plan: one function that generated kernels of both families share.
+
+    k(b0, b1, ..., p0, p1, ..., s0, ...)      buffers, sizes, scalars
+      row = which row this group of threads has        (family row)
+      for each phase:
+        load what later phases use too, all items first, so that many loads are in flight
+        for each item, for each lane: the body; accumulate; store
+        combine the accumulators of the group
+
+Names depend on the plan alone, so equal plans give equal text and an unrelated change moves nothing.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from thunder_mdfuse.codegen.body import BodyWriter
+from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor
+from thunder_mdfuse.codegen.index import Arguments, IndexPrinter
+from thunder_mdfuse.codegen.statements import Block, render
+from thunder_mdfuse.errors import CodegenError
+from thunder_mdfuse.ir.sizes import Size, product, symbols
+from thunder_mdfuse.ir.types import DType
+from thunder_mdfuse.schedule.axes import positions
+from thunder_mdfuse.schedule.launch import held_instructions, needed_in, store_phase
+from thunder_mdfuse.schedule.plan import KernelPlan, Load, Scalar, Store
+
+# A loop of at most so many items is unrolled, with its row in registers.
+MOST_UNROLLED = 16
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel's source and what to pass: buffers in the plan's order, then ``sizes``, then ``scalars``.
+
+    ``blocks``: grid size; ``shared``: bytes of dynamic shared memory. Sizes are i64 when
+    ``plan.launch.wide_index``, else i32.
+    """
+
+    plan: KernelPlan
+    entry: str
+    source: str
+    sizes: tuple[Size, ...]
+    scalars: tuple[Scalar, ...]
+    blocks: Size
+    shared: int
+
+
+def write_kernel(plan: KernelPlan) -> KernelText:
+    """The CUDA text of ``plan``. Raises ``CodegenError`` for what no kernel can express."""
+    return _KernelWriter(plan).write()
+
+
+class _KernelWriter:
+    def __init__(self, plan: KernelPlan) -> None:
+        self.plan, self.launch = plan, plan.launch
+        self.index = "mdf::i64" if plan.launch.wide_index else "mdf::i32"
+        self.arguments = Arguments()
+        self.scalars: list[Scalar] = []
+        self.held = held_instructions(plan)
+        self.column_names = {a.name for a in plan.columns}
+        self.top = Block()
+        names = {a.name: a.name for a in plan.rows}
+        self.print_row = IndexPrinter(self.arguments, names)
+        self.body = BodyWriter(plan, self.arguments, self.scalars, self.index)
+        self.length = product(a.extent for a in plan.columns)
+        self.shared = 0
+
+    def write(self) -> KernelText:
+        self._check()
+        if self.plan.family == "row":
+            self._open_rows()
+        else:
+            self.body.row_statements(self.top, 0)
+        accumulators = [i for i in self.plan.body if i.op.startswith("reduce_")]
+        self._declare_scratch([i.dtype.compute for i in accumulators])
+        self._declare_held()
+        for phase in range(self.plan.phases):
+            self._phase(phase)
+        source, entry = self._source()
+        return KernelText(
+            self.plan,
+            entry,
+            source,
+            tuple(self.arguments.sizes),
+            tuple(self.scalars),
+            self._blocks(),
+            self.shared,
+        )
+
+    def _check(self) -> None:
+        for buffer in self.plan.buffers:
+            if buffer.space != "global":
+                raise CodegenError(
+                    f"buffer {buffer.value} lives in space {buffer.space!r}; kernels are generated "
+                    "for global memory only, so plan the collective as a step of its own"
+                )
+
+    def _open_rows(self) -> None:
+        per_block = self.launch.threads // self.launch.group
+        rows = product(a.extent for a in self.plan.rows)
+        if per_block == 1:
+            self.top.add(f"const {self.index} row = blockIdx.x;")
+        else:
+            total = self.arguments.name(rows)
+            mine = f"blockIdx.x * {per_block} + threadIdx.x / {self.launch.group}"
+            self.top.add(f"const {self.index} mine = {mine};")
+            self.top.add(f"const bool live = MDF_IN_BOUNDS(mine < {total});")
+            # A group past the end works on row 0 again, since all threads have to meet barriers.
+            self.top.add(f"const {self.index} row = live ? mine : 0;")
+        flat = IndexPrinter(self.arguments, {"row": "row"})
+        for name, value in positions(self.plan.rows, "row").items():
+            self.top.add(f"const {self.index} {name} = {flat(value)};")
+        if self.launch.group == self.launch.threads:
+            self.top.add("const mdf::i32 lane = threadIdx.x;")
+        else:
+            self.top.add(f"const mdf::i32 lane = threadIdx.x % {self.launch.group};")
+        self.body.row_statements(self.top, 0)
+
+    def _declare_scratch(self, dtypes: list[DType]) -> None:
+        for dtype in dict.fromkeys(dtypes):
+            if self.launch.group > 32:
+                cpp = CPP_TYPES[dtype]
+                count = self.launch.threads // 32
+                self.top.add(f"MDF_SHARED({cpp}, scratch_{dtype}, {count});")
+
+    def _declare_held(self) -> None:
+        for at in self.held if self.launch.hold != "none" else []:
+            load = self.plan.body[at].detail
+            assert isinstance(load, Load)
+            dtype = self.plan.buffers[load.buffer].dtype
+            cpp = CPP_TYPES[dtype]
+            vector = self.launch.vector
+            if self.launch.hold == "registers":
+                self.top.add(f"mdf::Vec<{cpp}, {vector}> h{at}[{self.launch.items}];")
+            else:
+                count = self.launch.threads * self.launch.items * vector
+                self.top.add(f"MDF_DYNAMIC_SHARED_AT({cpp}, h{at}, {count}, {self.shared});")
+                self.shared += count * dtype.itemsize
+
+    def _blocks(self) -> Size:
+        if self.plan.family == "row":
+            rows = product(a.extent for a in self.plan.rows)
+            per_block = self.launch.threads // self.launch.group
+            return rows if per_block == 1 else (rows + per_block - 1) // per_block
+        chunk = self.launch.threads * self.launch.items * self.launch.vector
+        return (self.length + chunk - 1) // chunk
+
+    def _phase(self, phase: int) -> None:
+        reductions = [
+            (n, i)
+            for n, i in enumerate(self.plan.body)
+            if i.op.startswith("reduce_") and i.phase == phase + 1
+        ]
+        for n, instr in reductions:
+            cpp = CPP_TYPES[instr.dtype.compute]
+            self.top.add(f"{cpp} a{n} = {functor(instr.op, instr.dtype)}::identity<{cpp}>();")
+        stores = [s for s in self.plan.stores if store_phase(self.plan, s.value) == phase]
+        inside = [s for s in stores if self._moves(s)]
+        if reductions or inside:
+            self._loops(phase, [n for n, _ in reductions], inside)
+        for n, instr in reductions:
+            self._combine(n, instr.op, instr.dtype)
+        if reductions:
+            self.body.row_statements(self.top, phase + 1)
+        once = [s for s in stores if not self._moves(s)]
+        if once:
+            self._store_once(once)
+
+    def _moves(self, store: Store) -> bool:
+        """Whether the store goes to another element for each column."""
+        return bool(symbols(store.offset) & self.column_names)
+
+    def _combine(self, n: int, op: str, dtype: DType) -> None:
+        cpp = CPP_TYPES[dtype.compute]
+        group, threads = self.launch.group, self.launch.threads
+        scratch = f", scratch_{dtype.compute}" if group > 32 else ""
+        width = f"{group}, {threads}" if group > 32 else f"{group}"
+        call = f"mdf::group_reduce<{functor(op, dtype)}, {width}>(a{n}{scratch})"
+        self.top.add(f"const {cpp} v{n} = {call};")
+
+    def _store_once(self, stores: list[Store]) -> None:
+        first = "lane == 0" if self.plan.family == "row" else "threadIdx.x == 0"
+        if self.launch.threads != self.launch.group:
+            first += " && live"
+        inner = self.top.open(f"if ({first})")
+        for store in stores:
+            self.body.store_once(inner, store)
+
+    def _loops(self, phase: int, reductions: list[int], stores: list[Store]) -> None:
+        needed = sorted(needed_in(self.plan, phase))
+        early = [at for at in needed if at in self.held] if phase == 0 else []
+        unrolled = self.launch.items <= MOST_UNROLLED and self.launch.hold != "none"
+        if early and self.launch.hold == "registers":
+            inner = self._item_loop(True)
+            for at in early:
+                self.body.fetch(inner, at, f"h{at}[t]")
+        inner = self._item_loop(unrolled)
+        for at in needed:
+            if at in self.held and self.launch.hold != "none":
+                self._use_held(inner, at, phase)
+        skip = set(self.held) if self.launch.hold != "none" else set()
+        guard = "live" if self.launch.threads != self.launch.group else ""
+        self.body.element_statements(inner, needed, skip, reductions, stores, guard)
+
+    def _use_held(self, inner: Block, at: int, phase: int) -> None:
+        load = self.plan.body[at].detail
+        assert isinstance(load, Load)
+        cpp = CPP_TYPES[self.plan.buffers[load.buffer].dtype]
+        if self.launch.hold == "registers":
+            inner.add(f"const mdf::Vec<{cpp}, {self.launch.vector}> x{at} = h{at}[t];")
+            return
+        # Each thread reads only what it wrote itself, so shared memory needs no barrier here.
+        place = f"(t * {self.launch.threads} + threadIdx.x) * {self.launch.vector}"
+        if phase == 0:
+            self.body.fetch(inner, at, f"const mdf::Vec<{cpp}, {self.launch.vector}> x{at}")
+            inner.add(f"mdf::store<{self.launch.vector}>(h{at}, {place}, x{at});")
+        else:
+            inner.add(f"const auto x{at} = mdf::load<{self.launch.vector}>(h{at}, {place});")
+
+    def _item_loop(self, unrolled: bool) -> Block:
+        """The loop over this thread's items, inside its bounds; sets the columns' symbols."""
+        pragma = "#pragma unroll" if unrolled else ""
+        loop = self.top.open(f"for (mdf::i32 t = 0; t < {self.launch.items}; ++t)", pragma)
+        vector, threads = self.launch.vector, self.launch.threads
+        if self.plan.family == "row":
+            loop.add(f"const {self.index} c = (t * {self.launch.group} + lane) * {vector};")
+        else:
+            block = f"(static_cast<{self.index}>(blockIdx.x) * {self.launch.items} + t)"
+            loop.add(f"const {self.index} c = ({block} * {threads} + threadIdx.x) * {vector};")
+        if not self.launch.exact:
+            loop = loop.open(f"if (MDF_IN_BOUNDS(c < {self.arguments.name(self.length)}))")
+        flat = IndexPrinter(self.arguments, {"c": "c"})
+        for name, value in positions(self.plan.columns, "c").items():
+            loop.add(f"const {self.index} {name} = {flat(value)};")
+        return loop
+
+    def _source(self) -> tuple[str, str]:
+        written = {b.value for b in self.plan.buffers if b.written}
+        parameters = []
+        for n, buffer in enumerate(self.plan.buffers):
+            cpp = CPP_TYPES[buffer.dtype]
+            if buffer.written:
+                parameters.append(f"MDF_OUT({cpp}) b{n}")
+            elif buffer.value in written:
+                parameters.append(f"const {cpp}* b{n}")
+            else:
+                parameters.append(f"MDF_IN({cpp}) b{n}")
+        parameters += [f"const {self.index} {p}" for p in self.arguments.sizes.values()]
+        parameters += [
+            f"const {CPP_TYPES[s.dtype]} s{n}" for n, s in enumerate(self.scalars)
+        ]
+        text = render(self.top.body, 1)
+        digest = hashlib.sha256("\n".join((*parameters, text)).encode()).hexdigest()[:10]
+        entry = f"mdf_{self.plan.family}_{digest}"
+        head = f'extern "C" __global__ void __launch_bounds__({self.launch.threads}) {entry}('
+        listing = ",\n    ".join(parameters)
+        return f'#include "mdfuse.cuh"\n\n{head}\n    {listing}) {{\n{text}\n}}\n', entry
+

@@ -1,0 +1,158 @@
+"""How each op is written in C++: one row per op of the IR, either a template or a reason why not.
+
+Operands are in their compute type (f32 for 16-bit and 8-bit floats); torch's semantics are those of the
+functions in ``csrc/device``.
+"""
+
+from dataclasses import dataclass
+
+from thunder_mdfuse.ir.types import DType
+
+CPP_TYPES = {
+    DType.BOOL: "bool",
+    DType.U8: "mdf::u8",
+    DType.I8: "mdf::i8",
+    DType.I16: "mdf::i16",
+    DType.I32: "mdf::i32",
+    DType.I64: "mdf::i64",
+    DType.F16: "mdf::f16",
+    DType.BF16: "mdf::bf16",
+    DType.F32: "float",
+    DType.F64: "double",
+    DType.F8E4M3: "mdf::f8e4m3",
+    DType.F8E5M2: "mdf::f8e5m2",
+    DType.C64: "mdf::c64",
+    DType.C128: "mdf::c128",
+}
+
+
+@dataclass(frozen=True)
+class NotGenerated:
+    """The op is no kernel instruction; ``reason`` says what runs it instead."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Template:
+    """``{0}``, ``{1}``: the operands. ``for_bool`` and ``for_integer`` where they differ."""
+
+    text: str
+    for_bool: str = ""
+    for_integer: str = ""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """``op``: the functor of ``csrc/device/reduce.cuh``."""
+
+    op: str
+    for_bool: str = ""
+
+
+Row = Template | Reduction | NotGenerated
+
+
+def _calls(names: str, operands: int) -> dict[str, Row]:
+    args = ", ".join(f"{{{i}}}" for i in range(operands))
+    return {name: Template(f"mdf::{name}({args})") for name in names.split()}
+
+
+_INDEX = NotGenerated("becomes index arithmetic of the kernel that reads it")
+_HOST = NotGenerated("a number that the host computes and passes")
+_ATEN = NotGenerated("an ATen step: on the closed list of library kernels")
+_GAP = NotGenerated("an ATen step until a kernel family computes it")
+_COMM = NotGenerated("a collective")
+_EARLIER = NotGenerated("rewritten by an earlier stage")
+
+EXPRS: dict[str, Row] = {
+    **_calls(
+        "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos "
+        "atan sinh cosh tanh asinh acosh atanh erf erfc erfinv erfcinv lgamma floor ceil round "
+        "trunc frac sign isfinite isnan isinf signbit",
+        1,
+    ),
+    **_calls("fmod remainder pow atan2 nextafter copysign gcd", 2),
+    **_calls("bitwise_and bitwise_or bitwise_xor", 2),
+    **_calls("lerp where", 3),
+    "bitwise_not": Template("mdf::bitwise_not({0})", for_bool="!({0})"),
+    "logical_not": Template("!mdf::cast<bool>({0})"),
+    "add": Template("mdf::add({0}, {1})", for_bool="({0} || {1})"),
+    "sub": Template("mdf::sub({0}, {1})"),
+    "mul": Template("mdf::mul({0}, {1})", for_bool="({0} && {1})"),
+    "div": Template("mdf::div({0}, {1})", for_integer="mdf::div_trunc({0}, {1})"),
+    "trunc_div": Template("mdf::trunc(mdf::div({0}, {1}))", for_integer="mdf::div_trunc({0}, {1})"),
+    "floor_div": Template("mdf::div_floor({0}, {1})"),
+    "minimum": Template("mdf::minimum({0}, {1})", for_bool="({0} && {1})"),
+    "maximum": Template("mdf::maximum({0}, {1})", for_bool="({0} || {1})"),
+    "shift_left": Template("mdf::shl({0}, {1})"),
+    "shift_right": Template("mdf::shr({0}, {1})"),
+    "eq": Template("({0} == {1})"),
+    "ne": Template("({0} != {1})"),
+    "lt": Template("({0} < {1})"),
+    "le": Template("({0} <= {1})"),
+    "gt": Template("({0} > {1})"),
+    "ge": Template("({0} >= {1})"),
+    "logical_and": Template("(mdf::cast<bool>({0}) && mdf::cast<bool>({1}))"),
+    "logical_or": Template("(mdf::cast<bool>({0}) || mdf::cast<bool>({1}))"),
+    "cast": Template("{0}"),
+    "uniform": Template("{0}"),
+    "sum": Reduction("Sum", for_bool="Any"),
+    "prod": Reduction("Prod", for_bool="All"),
+    "amax": Reduction("Max", for_bool="Any"),
+    "amin": Reduction("Min", for_bool="All"),
+    **dict.fromkeys(
+        ("broadcast_in_dim", "permute", "squeeze", "slice", "reshape", "copy", "flip", "chunk"),
+        _INDEX,
+    ),
+    **dict.fromkeys(("pad", "cat", "full", "iota", "keep_first"), _INDEX),
+    **dict.fromkeys(("input", "const", "size"), _HOST),
+    **dict.fromkeys(("matmul", "linear", "sdpa", "sdpa_backward", "sort", "argsort", "topk"), _ATEN),
+    **dict.fromkeys(("digamma", "ndtri", "zeta", "real", "imag"), _ATEN),
+    **dict.fromkeys(("argmax", "argmin", "cumsum", "cumprod"), _GAP),
+    **dict.fromkeys(("take", "take_along_axis", "gather", "embedding", "embedding_backward"), _GAP),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add"), _GAP),
+    "rng_state": NotGenerated("read from torch's generator by the program"),
+    **dict.fromkeys(("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "wait"), _COMM),
+    **dict.fromkeys(("from_local", "to_local", "reshard", "var", "var_mean"), _EARLIER),
+}
+
+
+def write(op: str, dtype: DType, args: list[str]) -> str:
+    """C++ for elementwise ``op`` on operands of ``dtype``."""
+    row = EXPRS[op]
+    assert isinstance(row, Template), f"{op} is no elementwise op"
+    text = row.text
+    if dtype is DType.BOOL and row.for_bool:
+        text = row.for_bool
+    elif dtype.is_integer and row.for_integer:
+        text = row.for_integer
+    return text.format(*args)
+
+
+def functor(op: str, dtype: DType) -> str:
+    """The device functor of instruction ``reduce_<op>`` on ``dtype``."""
+    row = EXPRS[op.removeprefix("reduce_")]
+    assert isinstance(row, Reduction), f"{op} is no reduction"
+    return f"mdf::{row.for_bool if dtype is DType.BOOL else row.op}"
+
+
+def literal(text: str, dtype: DType) -> str:
+    """C++ for the number whose ``repr`` is ``text``, in compute type ``dtype``."""
+    cpp = CPP_TYPES[dtype]
+    if text in ("lowest", "highest"):
+        sign = "-" if text == "lowest" else ""
+        return f"{sign}mdf::infinity<{cpp}>()" if dtype.is_float else f"mdf::Limits<{cpp}>::{text}"
+    if dtype.is_float:
+        value = float(text)
+        if value != value:
+            return f"mdf::nan<{cpp}>()"
+        if value in (float("inf"), float("-inf")):
+            return f"{'-' if value < 0 else ''}mdf::infinity<{cpp}>()"
+        return f"static_cast<{cpp}>({value!r})"
+    value = int(float(text)) if not text.lstrip("-").isdigit() else int(text)
+    if dtype is DType.BOOL:
+        return "true" if value else "false"
+    if value == -(1 << 63):
+        return "(-9223372036854775807ll - 1)"
+    return f"static_cast<{cpp}>({value}ll)"

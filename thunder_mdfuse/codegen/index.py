@@ -1,0 +1,71 @@
+"""Sizes as C++: symbols of the domain stay, everything else becomes kernel arguments, deduplicated."""
+
+from collections.abc import Mapping
+
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.sizes import Expr, Fn, Monomial, Size, Sym
+
+
+class Arguments:
+    """The size arguments of a kernel: ``name(size)`` gives the parameter that holds ``size``."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[Size, str] = {}
+
+    def name(self, size: Size) -> str:
+        """C++ for ``size``, which has no domain symbols: a small literal or a parameter."""
+        if isinstance(size, int) and -1 <= size <= 1:
+            return str(size)
+        return self.sizes.setdefault(size, f"p{len(self.sizes)}")
+
+
+class IndexPrinter:
+    """Prints expressions over the domain's symbols. ``names`` maps those to C++ expressions."""
+
+    def __init__(self, arguments: Arguments, names: Mapping[str, str]) -> None:
+        self.arguments, self.names = arguments, names
+
+    def __call__(self, size: Size) -> str:
+        """C++ for ``size``."""
+        if not self._moves(size):
+            return self.arguments.name(size)
+        assert isinstance(size, Expr)
+        by_moving: dict[Monomial, Size] = {}
+        for monomial, c in size.terms:
+            moving = tuple(a for a in monomial if self._moves(_single(a)))
+            still = tuple(a for a in monomial if a not in moving)
+            factor = sizes.multiply(c, Expr(((still, 1),)) if still else 1)
+            by_moving[moving] = sizes.add(by_moving.get(moving, 0), factor)
+        parts = [self._term(m, k) for m, k in by_moving.items() if m]
+        rest = by_moving.get((), 0)
+        if rest != 0:
+            parts.append(self.arguments.name(rest))
+        return " + ".join(parts)
+
+    def _moves(self, size: Size) -> bool:
+        return bool(sizes.symbols(size) & self.names.keys())
+
+    def _term(self, moving: Monomial, factor: Size) -> str:
+        body = " * ".join(self._atom(a) for a in moving)
+        if factor == 1:
+            return body
+        return f"{body} * {self._wrapped(self.arguments.name(factor))}"
+
+    def _wrapped(self, text: str) -> str:
+        return f"({text})" if text.startswith("-") else text
+
+    def _atom(self, atom: Sym | Fn) -> str:
+        if isinstance(atom, Sym):
+            return self.names[atom.name]
+        a, b = self(atom.args[0]), self(atom.args[1])
+        if atom.op == "floordiv":
+            return f"(({a}) / ({b}))"
+        if atom.op == "mod":
+            return f"(({a}) % ({b}))"
+        if atom.op == "ceildiv":
+            return f"((({a}) + ({b}) - 1) / ({b}))"
+        return f"mdf::{'minimum' if atom.op == 'min' else 'maximum'}({a}, {b})"
+
+
+def _single(atom: Sym | Fn) -> Size:
+    return Expr((((atom,), 1),))

@@ -1,0 +1,79 @@
+"""From a group of roots to the finished plan of one kernel: order axes, merge, vectorize, choose a launch."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.graph import Use
+from thunder_mdfuse.ir.decide import Decider
+from thunder_mdfuse.ir.sizes import Size
+from thunder_mdfuse.schedule import launch as rules
+from thunder_mdfuse.schedule.axes import expressions, merged, ordered
+from thunder_mdfuse.schedule.plan import Axis, KernelPlan, Launch, Load
+from thunder_mdfuse.schedule.segment import Group
+from thunder_mdfuse.schedule.target import Target
+from thunder_mdfuse.schedule.vectorize import vectorized
+
+_NO_LAUNCH = Launch(1, 1, 1)
+
+
+def kernel_plan(
+    group: Group, decide: Decider, alignments: Mapping[Use, int], target: Target
+) -> KernelPlan:
+    """The plan of the kernel that computes ``group``'s roots."""
+    plan = _domain(group, decide)
+    plan = merged(plan)
+    plan, width = vectorized(plan, decide, alignments)
+    choose = rules.row if plan.family == "row" else rules.pointwise
+    launch = choose(plan, width, decide, target)
+    wide = any(_needs_64_bits(e, plan, decide) for e in _reaches(plan))
+    return replace(plan, launch=replace(launch, wide_index=wide))
+
+
+def _domain(group: Group, decide: Decider) -> KernelPlan:
+    lowering = group.lowering
+    axes = [Axis(n, e) for n, e in zip(group.names, group.shape, strict=True)]
+    rows = [a for d, a in enumerate(axes) if group.reduced and d not in group.reduced]
+    columns = [a for d, a in enumerate(axes) if not group.reduced or d in group.reduced]
+    family = "row" if lowering.reductions else "pointwise"
+    plan = KernelPlan(
+        family,
+        tuple(rows),
+        tuple(columns),
+        tuple(lowering.buffers),
+        tuple(lowering.body),
+        tuple(lowering.stores),
+        _NO_LAUNCH,
+    )
+    strides = _main_strides(plan, decide)
+    return replace(
+        plan, rows=tuple(ordered(rows, strides)), columns=tuple(ordered(columns, strides))
+    )
+
+
+def _main_strides(plan: KernelPlan, decide: Decider) -> dict[str, int]:
+    """The steps along each axis of the access that moves along most axes, stores first."""
+    offsets: list[Size] = [s.offset for s in plan.stores]
+    offsets += [i.detail.offset for i in plan.body if isinstance(i.detail, Load)]
+    names = {a.name for a in (*plan.rows, *plan.columns)}
+    if not offsets:
+        return {}
+    main = max(offsets, key=lambda o: len(sizes.symbols(o) & names))
+    found = {}
+    for name in names:
+        step = sizes.coefficient(main, name)
+        found[name] = decide.value(step[0]) if step is not None else 0
+    return found
+
+
+def _reaches(plan: KernelPlan) -> list[Size]:
+    total = sizes.product(a.extent for a in (*plan.rows, *plan.columns))
+    return [*expressions(plan.body, plan.stores), total]
+
+
+def _needs_64_bits(expr: Size, plan: KernelPlan, decide: Decider) -> bool:
+    ranges = {a.name: a.extent for a in (*plan.rows, *plan.columns)}
+    bound = sizes.upper_bound(expr, ranges)
+    # Threads past the end compute an index before they compare it, so leave them room.
+    margin = plan.launch.threads * plan.launch.items * plan.launch.vector
+    return bound is None or rules.wide_index(plan, decide, bound + 1 + margin)

@@ -1,0 +1,143 @@
+"""Launch rules: threads, vectors per thread and where a row is held, from tables with their measurements.
+
+The figures are from an H200 (132 SMs): about 45 KB of loads have to be in flight on each SM, one block a
+row with plain 16-byte accesses wins over persistent grids and cache hints, and 2-4 vectors a thread with
+128-512 threads were fastest for rows of 4096-8192 elements (ratio to a copy 0.957-0.966).
+"""
+
+from dataclasses import dataclass
+
+from thunder_mdfuse.ir.decide import Decider
+from thunder_mdfuse.ir.sizes import Size, ceildiv, product
+from thunder_mdfuse.schedule.plan import KernelPlan, Launch, Load
+from thunder_mdfuse.schedule.target import Target
+
+
+@dataclass(frozen=True)
+class RowRule:
+    """For rows of up to ``vectors`` vectors: ``group`` threads a row in blocks of ``threads``."""
+
+    vectors: int
+    group: int
+    threads: int
+
+
+# Rows shorter than a warp's worth share a block, so that a block has enough loads in flight.
+ROW_RULES = (
+    RowRule(4, 4, 128),
+    RowRule(8, 8, 128),
+    RowRule(16, 16, 128),
+    RowRule(64, 32, 128),
+    RowRule(128, 32, 128),
+    RowRule(256, 64, 128),
+    RowRule(512, 128, 128),
+    RowRule(1024, 256, 256),
+    RowRule(4096, 512, 512),
+    RowRule(1 << 62, 1024, 1024),
+)
+POINTWISE_THREADS = 256
+# Bytes of loads that a thread should have in flight: 45 KB over 2048 threads of an SM is 22.
+BYTES_IN_FLIGHT = 32
+MOST_ITEMS = 4
+# Bytes of a row that one thread may keep in registers: beyond these the compiler spills.
+HELD_BYTES = {512: 256, 1024: 128}
+INT32_LIMIT = 1 << 31
+
+
+def pointwise(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch:
+    """The launch of a flat kernel: several vectors a thread only when that leaves the GPU full."""
+    loaded = sum(
+        width * plan.buffers[i.detail.buffer].dtype.itemsize
+        for i in plan.body
+        if isinstance(i.detail, Load) and i.detail.access == "vector"
+    )
+    items = 1
+    total = product(a.extent for a in plan.columns)
+    full = target.sm_count * target.max_threads_per_sm * width
+    while items < MOST_ITEMS and loaded and loaded * items < BYTES_IN_FLIGHT:
+        if not decide.less(2 * items * full, total):
+            break
+        items *= 2
+    return Launch(POINTWISE_THREADS, width, items, POINTWISE_THREADS, False, "registers")
+
+
+def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch:
+    """The launch of a row kernel: the first rule that the row fits, and where to hold the row."""
+    length = product(a.extent for a in plan.columns)
+    vectors = ceildiv(length, width)
+    rule = next(r for r in ROW_RULES if not decide.less(r.vectors, vectors))
+    items = 1
+    while decide.less(rule.group * items, vectors):
+        items += 1 if items < 8 else items
+    exact = decide.equal(vectors, rule.group * items) and decide.divides(width, length)
+    exact = exact and rule.group == rule.threads
+    return Launch(
+        rule.threads, width, items, rule.group, exact, _hold(plan, rule, items, width, target)
+    )
+
+
+def _hold(plan: KernelPlan, rule: RowRule, items: int, width: int, target: Target) -> str:
+    held = sum(width * plan.buffers[plan_load.buffer].dtype.itemsize for plan_load in held_loads(plan))
+    if not held:
+        return "registers"
+    limit = HELD_BYTES[1024 if rule.threads == 1024 else 512]
+    if held * items <= limit:
+        return "registers"
+    shared = held * items * rule.threads
+    return "shared" if shared <= target.shared_per_block - 1024 else "none"
+
+
+def held_loads(plan: KernelPlan) -> list[Load]:
+    """The vector loads that more than one phase uses, so that they are worth holding."""
+    return [plan.body[i].detail for i in held_instructions(plan)]  # type: ignore[misc]
+
+
+def held_instructions(plan: KernelPlan) -> list[int]:
+    """The numbers of the instructions of ``held_loads``; all vector loads of a flat kernel's items."""
+    if plan.family == "pointwise":
+        many = plan.launch.items > 1
+        return [n for n in sorted(needed_in(plan, 0)) if many and _is_vector(plan, n)]
+    columns = {a.name for a in plan.columns}
+    uses: dict[int, set[int]] = {}
+    for phase in range(plan.phases):
+        for at in needed_in(plan, phase):
+            instr = plan.body[at]
+            if isinstance(instr.detail, Load) and instr.depends & columns:
+                uses.setdefault(at, set()).add(phase)
+    return [at for at, phases in sorted(uses.items()) if len(phases) > 1 and _is_vector(plan, at)]
+
+
+def _is_vector(plan: KernelPlan, at: int) -> bool:
+    detail = plan.body[at].detail
+    return isinstance(detail, Load) and detail.access == "vector"
+
+
+def needed_in(plan: KernelPlan, phase: int) -> set[int]:
+    """The column-dependent instructions that phase ``phase`` computes, ascending by number.
+
+    Those that its reductions or, in the last phase, the stores of whole rows go back to.
+    """
+    columns = {a.name for a in plan.columns}
+    roots: list[int] = []
+    for instr in plan.body:
+        if instr.op.startswith("reduce_") and instr.phase == phase + 1:
+            roots += instr.args
+    roots += [s.value for s in plan.stores if store_phase(plan, s.value) == phase]
+    found: set[int] = set()
+    stack = [r for r in roots if plan.body[r].depends & columns]
+    while stack:
+        at = stack.pop()
+        if at not in found:
+            found.add(at)
+            stack += [a for a in plan.body[at].args if plan.body[a].depends & columns]
+    return found
+
+
+def store_phase(plan: KernelPlan, value: int) -> int:
+    """The phase in which a store of instruction ``value`` can be made first."""
+    return plan.body[value].phase
+
+
+def wide_index(plan: KernelPlan, decide: Decider, reach: Size) -> bool:
+    """Whether offsets need 64 bits; ``reach``: the largest offset plus one, in elements."""
+    return not decide.less(reach, INT32_LIMIT)

@@ -1,0 +1,291 @@
+"""Lowering: from values of a local fusion to the straight-line body of a kernel.
+
+A value is asked for at an index over the domain's symbols; views become index arithmetic, elementwise ops
+become instructions, and what is in memory becomes a load. A reduction of this kernel may be used at its
+own row only; asked for anywhere else it raises ``Misaligned``, and the caller puts the value elsewhere.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from thunder_mdfuse.errors import ScheduleError
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.chunks import position
+from thunder_mdfuse.ir.graph import Fusion, Node, Use
+from thunder_mdfuse.ir.layout import Layout
+from thunder_mdfuse.ir.ops import row
+from thunder_mdfuse.ir.sizes import Size
+from thunder_mdfuse.ir.types import DType, ScalarType
+from thunder_mdfuse.schedule.indexing import Indices, through_view, within_padding, within_part
+from thunder_mdfuse.schedule.plan import (
+    Bound,
+    Buffer,
+    Const,
+    Draw,
+    Index,
+    InRange,
+    Instr,
+    Load,
+    Scalar,
+    Store,
+)
+
+Mask = tuple[Bound, ...]
+Key = tuple[Use, Indices, Mask]
+
+
+class Misaligned(Exception):
+    """A reduction's result is needed at another index than the row that computes it."""
+
+
+IDENTITIES = {"sum": "0", "avg": "0", "product": "1", "max": "lowest", "min": "highest"}
+
+
+class Lowering:
+    """The body of one kernel as it grows. ``in_memory`` says which values are loaded, not computed."""
+
+    def __init__(
+        self,
+        fusion: Fusion,
+        layouts: dict[Use, Layout],
+        extents: dict[str, Size],
+        in_memory: Callable[[Use], bool],
+        round_all: bool = False,
+    ) -> None:
+        self.fusion, self.layouts, self.ranges = fusion, layouts, extents
+        self.in_memory, self.round_all = in_memory, round_all
+        self.body: list[Instr] = []
+        self.buffers: list[Buffer] = []
+        self.stores: list[Store] = []
+        self.read: list[Use] = []
+        self.reductions: dict[Use, tuple[Indices, int]] = {}
+        self._known: dict[Key, int] = {}
+        self._same: dict[Instr, int] = {}
+
+    def snapshot(self) -> tuple[int, int, int, int]:
+        """A mark to go back to with ``restore`` when a root turns out not to fit."""
+        return len(self.body), len(self.buffers), len(self.read), len(self.reductions)
+
+    def restore(self, mark: tuple[int, int, int, int]) -> None:
+        """Forget everything after ``mark``."""
+        del self.body[mark[0] :], self.buffers[mark[1] :], self.read[mark[2] :]
+        self.reductions = dict(list(self.reductions.items())[: mark[3]])
+        self._known = {k: v for k, v in self._known.items() if v < mark[0]}
+        self._same = {k: v for k, v in self._same.items() if v < mark[0]}
+
+    def reads_of(self, value: int) -> set[Use]:
+        """The storages that instruction ``value`` reads, through all its operands."""
+        found: set[Use] = set()
+        seen: set[int] = set()
+        stack = [value]
+        while stack:
+            at = stack.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            stack += self.body[at].args
+            detail = self.body[at].detail
+            if isinstance(detail, Load):
+                found.add(self.buffers[detail.buffer].value)
+        return found
+
+    def append(self, instr: Instr) -> int:
+        """Add an instruction unless an equal one is there; its number."""
+        at = self._same.get(instr)
+        if at is None:
+            at = len(self.body)
+            self.body.append(instr)
+            self._same[instr] = at
+        return at
+
+    def buffer(self, value: Use, written: bool = False) -> int:
+        """The number of the buffer argument for the storage of ``value``."""
+        for i, known in enumerate(self.buffers):
+            if known.value == value and known.written == written:
+                return i
+        self.buffers.append(Buffer(value, self.fusion.tensor(value).dtype, written))
+        return len(self.buffers) - 1
+
+    def reduce(self, value: Use, row_index: Indices, index: Indices) -> int:
+        """Lower reduction ``value``: its operand at ``index``, its own place at ``row_index``."""
+        node = self.fusion.nodes[value.node]
+        operand = self.emit(node.args[0], index)
+        depends = frozenset().union(*(sizes.symbols(i) for i in row_index))
+        phase = self.body[operand].phase + 1
+        dtype = self.fusion.tensor(value).dtype
+        at = self.append(Instr(f"reduce_{node.op}", (operand,), dtype, None, depends, phase))
+        self.reductions[value] = (row_index, at)
+        return at
+
+    def emit(self, use: Use, index: Indices, mask: Mask = ()) -> int:
+        """The instruction that holds element ``index`` of ``use`` (any value where ``mask`` fails)."""
+        key = (use, index, mask)
+        at = self._known.get(key)
+        if at is None:
+            at = self._emit(use, index, mask)
+            self._known[key] = at
+        return at
+
+    def _emit(self, use: Use, index: Indices, mask: Mask) -> int:
+        node = self.fusion.nodes[use.node]
+        if isinstance(self.fusion.type_of(use), ScalarType):
+            return self._scalar(use, node)
+        if use in self.reductions:
+            expected, at = self.reductions[use]
+            if expected != index:
+                raise Misaligned(f"{use} is computed at {expected} and needed at {index}")
+            return at
+        if self.in_memory(use):
+            return self._load(use, index, mask)
+        kind = row(node.op).kind
+        if kind == "view" or node.op in ("flip", "chunk"):
+            shape = self.fusion.type_of(node.args[0])
+            if isinstance(shape, ScalarType):
+                return self._weak(node.args[0], self.fusion.tensor(use).dtype)
+            return self.emit(
+                node.args[0], through_view(node, shape.shape, index, self.ranges), mask
+            )
+        emitters: dict[str, Callable[[Use, Node, Indices, Mask], int]] = {
+            "elementwise": self._elementwise,
+            "copy": self._copy,
+            "factory": self._factory,
+            "random": self._random,
+            "rearrange": self._pad if node.op == "pad" else self._cat,
+            "chunk": self._keep_first,
+        }
+        if kind not in emitters:
+            raise ScheduleError(f"{use} = {node.op} is neither in memory nor generated")
+        return emitters[kind](use, node, index, mask)
+
+    def _scalar(self, use: Use, node: Node) -> int:
+        dtype = self.fusion.type_of(use).dtype
+        if node.op == "const":
+            attrs: Any = node.attrs
+            return self.append(Instr("const", (), dtype, Const(attrs.value)))
+        return self.append(Instr("scalar", (), dtype, Scalar(use, dtype)))
+
+    def _weak(self, use: Use, dtype: DType) -> int:
+        """A scalar beside tensors of ``dtype``: converted once, by the host."""
+        node = self.fusion.nodes[use.node]
+        if node.op == "const":
+            attrs: Any = node.attrs
+            return self.append(Instr("const", (), dtype.compute, Const(attrs.value)))
+        return self.append(Instr("scalar", (), dtype.compute, Scalar(use, dtype.compute)))
+
+    def _load(self, use: Use, index: Indices, mask: Mask) -> int:
+        layout = self.layouts[use]
+        if layout.base not in self.read:
+            self.read.append(layout.base)
+        offset: Size = layout.offset
+        for i, stride in zip(index, layout.strides, strict=True):
+            offset = offset + i * stride
+        detail = Load(self.buffer(layout.base), offset, mask)
+        depends = sizes.symbols(offset).union(*(sizes.symbols(b.index) for b in mask))
+        return self.append(
+            Instr("load", (), self.fusion.tensor(use).dtype, detail, self._domain(depends))
+        )
+
+    def _domain(self, names: set[str]) -> frozenset[str]:
+        return frozenset(n for n in names if n in self.ranges)
+
+    def _over(self, op: str, args: tuple[int, ...], dtype: DType, **more: Any) -> Instr:
+        depends = frozenset[str]().union(*(self.body[a].depends for a in args))
+        phase = max((self.body[a].phase for a in args), default=0)
+        return replace(Instr(op, args, dtype, None, depends, phase), **more)
+
+    def _elementwise(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+        result = self.fusion.tensor(use).dtype
+        others = [a for a in node.args if not isinstance(self.fusion.type_of(a), ScalarType)]
+        among = self.fusion.tensor(others[-1]).dtype
+        args = tuple(
+            self._weak(a, among)
+            if isinstance(self.fusion.type_of(a), ScalarType)
+            else self.emit(a, index, mask)
+            for a in node.args
+        )
+        attrs: Any = node.attrs
+        rounds = result.is_low_precision and (self.round_all or (node.op == "cast" and attrs.user))
+        return self.append(self._over(node.op, args, result, rounds=rounds))
+
+    def _copy(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+        return self.emit(node.args[0], index, mask)
+
+    def _factory(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+        dtype = self.fusion.tensor(use).dtype
+        if node.op == "full":
+            return self._weak(node.args[0], dtype)
+        exact = DType.F64 if dtype.is_float else DType.I64
+        start, step = (self._weak(a, exact) for a in node.args)
+        at = self._index(index[0])
+        if dtype.is_float:
+            at = self.append(self._over("cast", (at,), DType.F64))
+        scaled = self.append(self._over("mul", (at, step), exact))
+        total = self.append(self._over("add", (start, scaled), exact))
+        return self.append(self._over("cast", (total,), dtype))
+
+    def _index(self, value: Size) -> int:
+        depends = self._domain(sizes.symbols(value))
+        return self.append(Instr("index", (), DType.I64, Index(value), depends))
+
+    def _random(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+        attrs: Any = node.attrs
+        whole = attrs.whole or attrs.shape
+        starts = attrs.starts or (0,) * len(whole)
+        counter: Size = 0
+        for i, start, extent in zip(index, starts, whole, strict=True):
+            counter = counter * extent + i + start
+        args = tuple(
+            self._scalar(a, self.fusion.nodes[a.node])
+            if isinstance(self.fusion.type_of(a), ScalarType)
+            else self.emit(a, ())
+            for a in node.args
+        )
+        detail = Draw(counter, attrs.low, attrs.high)
+        depends = self._domain(sizes.symbols(counter))
+        dtype = self.fusion.tensor(use).dtype
+        return self.append(Instr("uniform", args, dtype, detail, depends, 0, True))
+
+    def _in_range(self, bounds: Sequence[Bound]) -> int:
+        depends = self._domain(set().union(*(sizes.symbols(b.index) for b in bounds)))
+        return self.append(Instr("in_range", (), DType.BOOL, InRange(tuple(bounds)), depends))
+
+    def _pad(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+        dtype = self.fusion.tensor(use).dtype
+        shape = self.fusion.tensor(node.args[0]).shape
+        own, bounds = within_padding(node, shape, index)
+        inside = self.emit(node.args[0], own, mask + bounds)
+        if not bounds:
+            return inside
+        filler = self._operand_scalar(node.args[1], dtype)
+        return self.append(self._over("where", (self._in_range(bounds), inside, filler), dtype))
+
+    def _operand_scalar(self, use: Use, dtype: DType) -> int:
+        if isinstance(self.fusion.type_of(use), ScalarType):
+            return self._weak(use, dtype)
+        return self.emit(use, ())
+
+    def _cat(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+        attrs: Any = node.attrs
+        dtype = self.fusion.tensor(use).dtype
+        start: Size = 0
+        parts: list[tuple[Bound, int]] = []
+        for arg in node.args:
+            extent = self.fusion.tensor(arg).shape[attrs.dim]
+            own, bound = within_part(node, start, extent, index)
+            parts.append((bound, self.emit(arg, own, (*mask, bound))))
+            start = start + extent
+        result = parts[-1][1]
+        for bound, value in reversed(parts[:-1]):
+            args = (self._in_range([bound]), value, result)
+            result = self.append(self._over("where", args, dtype))
+        return result
+
+    def _keep_first(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+        """Replicate to Partial: position 0 keeps the value, the others hold the identity."""
+        attrs: Any = node.attrs
+        dtype = self.fusion.tensor(use).dtype
+        value = self.emit(node.args[0], index, mask)
+        identity = self.append(Instr("const", (), dtype.compute, Const(IDENTITIES[attrs.op])))
+        first = self._in_range([Bound(position(attrs.team), 1)])
+        return self.append(self._over("where", (first, value, identity), dtype))

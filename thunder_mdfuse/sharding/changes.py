@@ -1,0 +1,218 @@
+"""The way from one list of placements to another: a sequence of steps, each over one mesh axis.
+
+In: shape, element size, mesh, both placement lists. Out: the steps that move the fewest bytes, found by
+Dijkstra's algorithm over layouts. Deterministic, and independent of the number of ranks but for its value
+in the costs.
+
+The moves, ``n`` being the positions of the axis and ``B`` the bytes of the value that one rank holds
+*with the axis's cut undone*; each is possible only where the stack of cuts (see ``spec``) allows it:
+
+    found           wanted           step               bytes that each rank receives
+    Shard(d)        Replicate        all_gather         (n-1)/n * B      d's innermost cut only
+    Partial(op)     Replicate        all_reduce         2*(n-1)/n * B
+    Partial(op)     Shard(d)         reduce_scatter     (n-1)/n * B
+    Shard(d)        Shard(e)         all_to_all         (n-1)/n * B/n    d's innermost cut only
+    Replicate       Shard(d)         chunk              0
+    Replicate       Partial(sum)     keep_first         0                likewise product
+    Replicate       Partial(avg)     none               0                likewise min and max
+
+Everything else is a path of these: a cut below another is undone after it (inner axes are gathered
+first); Shard -> Partial and a Partial of another kind go through Replicate; a strided cut takes part in
+all_gather and chunk only, so Partial -> StridedShard is all_reduce, chunk.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from thunder_mdfuse.ir import attrs as at
+from thunder_mdfuse.ir.sizes import Size
+from thunder_mdfuse.ir.types import Mesh, Partial, Placements
+from thunder_mdfuse.sharding.spec import Cut, Layout, layout, local_size, nominal
+
+Shape = tuple[Size, ...]
+# Partial kinds whose identity other positions must hold; of the others every position may hold the value.
+_KEPT_BY_FIRST = ("sum", "product")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One local op: its name and its attributes."""
+
+    op: str
+    attrs: at.Attrs
+
+    @property
+    def communicates(self) -> bool:
+        return self.op not in ("chunk", "keep_first")
+
+
+@dataclass(frozen=True)
+class Route:
+    """Steps in order, and what they cost: bytes received by one rank times the square of all ranks.
+
+    The factor makes every cost an exact integer, so that equal costs compare equal.
+    """
+
+    steps: tuple[Step, ...]
+    cost: int
+
+
+@dataclass(frozen=True)
+class _State:
+    """The cuts of each tensor dim, and the pending reductions as (mesh axis, kind), ascending."""
+
+    dims: tuple[Layout, ...]
+    pending: tuple[tuple[int, str], ...]
+
+    def cut(self, dim: int, cuts: Layout) -> "_State":
+        return _State((*self.dims[:dim], cuts, *self.dims[dim + 1 :]), self.pending)
+
+    def without(self, axis: int) -> "_State":
+        return _State(self.dims, tuple(p for p in self.pending if p[0] != axis))
+
+    def awaiting(self, axis: int, kind: str) -> "_State":
+        return _State(self.dims, tuple(sorted((*self.pending, (axis, kind)))))
+
+
+_NOTHING = "nothing"
+
+
+class _Move(NamedTuple):
+    """A step before its attributes are known. ``other``: the dim that all_to_all scatters."""
+
+    op: str
+    axis: int
+    dim: int = -1
+    other: int = -1
+    split: int = 1
+    kind: str = ""
+
+
+def route(shape: Shape, itemsize: int, mesh: Mesh, found: Placements, wanted: Placements) -> Route:
+    """The cheapest way from ``found`` to ``wanted`` for a tensor of ``shape``."""
+    if found == wanted:
+        return Route((), 0)
+    return _route(shape, itemsize, mesh, found, wanted)
+
+
+@lru_cache(maxsize=65536)
+def _route(shape: Shape, itemsize: int, mesh: Mesh, found: Placements, wanted: Placements) -> Route:
+    start, goal = _state(shape, mesh, found), _state(shape, mesh, wanted)
+    whole = itemsize * mesh.ranks**2
+    for size in shape:
+        whole *= nominal(size)
+    # Entries order by cost, then number of steps, then the moves themselves: a total order, so the
+    # choice among equals is the same in every process.
+    queue: list[tuple[int, int, tuple[_Move, ...], _State]] = [(0, 0, (), start)]
+    done: set[_State] = set()
+    while queue:
+        cost, count, moves, state = heapq.heappop(queue)
+        if state == goal:
+            return Route(_steps(shape, mesh, start, moves), cost)
+        if state in done:
+            continue
+        done.add(state)
+        for move, after in _moves(state, goal, mesh):
+            if after not in done:
+                price = _price(move, state, whole, mesh)
+                heapq.heappush(queue, (cost + price, count + 1, (*moves, move), after))
+    raise AssertionError(f"no way from {found} to {wanted}")
+
+
+def _state(shape: Shape, mesh: Mesh, placements: Placements) -> _State:
+    pending = tuple(
+        (i, p.op)
+        for i, p in enumerate(placements)
+        if isinstance(p, Partial) and mesh.axes[i].size > 1
+    )
+    return _State(tuple(layout(n, placements, d, mesh) for d, n in enumerate(shape)), pending)
+
+
+def _moves(state: _State, goal: _State, mesh: Mesh) -> Iterator[tuple[_Move, _State]]:
+    """The moves that may lead to ``goal``, and the states after them."""
+    places = {cut.axis: (d, cut) for d, cuts in enumerate(goal.dims) for cut in cuts}
+    bound = {cut.axis for cuts in state.dims for cut in cuts} | {axis for axis, _ in state.pending}
+
+    def landing(axis: int) -> tuple[int, Cut] | None:
+        """Where ``axis`` may be put right now: the cuts above its final place must be there."""
+        if axis not in places:
+            return None
+        dim, cut = places[axis]
+        return (dim, cut) if state.dims[dim] == goal.dims[dim][: goal.dims[dim].index(cut)] else None
+
+    for d, cuts in enumerate(state.dims):
+        if cuts and cuts != goal.dims[d][: len(cuts)]:
+            cut, lifted = cuts[-1], state.cut(d, cuts[:-1])
+            yield _Move("all_gather", cut.axis, d), lifted
+            target = landing(cut.axis)
+            if target and cut.split == target[1].split == 1 and target[0] != d:
+                e = target[0]
+                yield _Move("all_to_all", cut.axis, d, e), lifted.cut(e, (*state.dims[e], target[1]))
+    for axis, kind in state.pending:
+        if (axis, kind) in goal.pending:
+            continue
+        yield _Move("all_reduce", axis, kind=kind), state.without(axis)
+        target = landing(axis)
+        if target and target[1].split == 1:
+            d = target[0]
+            after = state.without(axis).cut(d, (*state.dims[d], target[1]))
+            yield _Move("reduce_scatter", axis, d, kind=kind), after
+    for axis in range(len(mesh.axes)):
+        if axis in bound:
+            continue
+        target = landing(axis)
+        if target:
+            d, cut = target
+            yield _Move("chunk", axis, d, split=cut.split), state.cut(d, (*state.dims[d], cut))
+        for kind in (k for a, k in goal.pending if a == axis):
+            op = "keep_first" if kind in _KEPT_BY_FIRST else _NOTHING
+            yield _Move(op, axis, kind=kind), state.awaiting(axis, kind)
+
+
+def _price(move: _Move, state: _State, whole: int, mesh: Mesh) -> int:
+    """Bytes that a rank receives, times all ranks squared (``whole`` has that factor)."""
+    if move.op in ("chunk", "keep_first", _NOTHING):
+        return 0
+    ranks = mesh.axes[move.axis].size
+    held = whole
+    for cuts in state.dims:
+        for cut in cuts:
+            held //= cut.ranks
+    if move.op == "all_gather":
+        held *= ranks
+    return held * (ranks - 1) // ranks * (2 if move.op == "all_reduce" else 1)
+
+
+def _steps(shape: Shape, mesh: Mesh, state: _State, moves: tuple[_Move, ...]) -> tuple[Step, ...]:
+    """``moves`` with their attributes, following the cuts that each of them leaves."""
+    steps = []
+    dims = list(state.dims)
+
+    def size(d: int) -> Size:
+        return local_size(shape[d], dims[d], mesh)
+
+    for op, number, d, e, split, kind in moves:
+        team, ranks = mesh.axes[number].name, mesh.axes[number].size
+        attributes: at.Attrs
+        if op == "all_gather":
+            split = dims[d][-1].split
+            dims[d] = dims[d][:-1]
+            attributes = at.GatherCommAttrs(team, ranks, d, size(d), split)
+        elif op == "all_to_all":
+            dims[d] = dims[d][:-1]
+            attributes = at.ExchangeCommAttrs(team, ranks, d, size(d), e, size(e))
+            dims[e] = (*dims[e], Cut(number, ranks))
+        elif op == "reduce_scatter":
+            attributes = at.ScatterCommAttrs(team, ranks, d, size(d), kind)
+            dims[d] = (*dims[d], Cut(number, ranks))
+        elif op == "chunk":
+            attributes = at.ChunkAttrs(team, ranks, d, split)
+            dims[d] = (*dims[d], Cut(number, ranks, split))
+        else:
+            attributes = at.ReduceCommAttrs(team, ranks, kind)
+        if op != _NOTHING:
+            steps.append(Step(op, attributes))
+    return tuple(steps)

@@ -1,0 +1,294 @@
+"""How each claimed prim becomes nodes of the IR, for those that are more than a name.
+
+A builder gets the translation's ``Values`` and the prim's own arguments, as Thunder's meta functions name
+them, and returns what the prim's outputs stand for, in order. Everything that it cannot take has been
+refused by the check beside it in the table (``claims.py``).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder_mdfuse.ir import attrs as at
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.graph import Use
+from thunder_mdfuse.ir.sizes import Size
+from thunder_mdfuse.ir.types import DType, ScalarType, TensorType
+from thunder_mdfuse.thunder.values import Values, known_dtype
+
+Results = Use | Size | Sequence[Use | Size]
+Build = Callable[..., Results]
+
+
+def elementwise(name: str) -> Build:
+    """An op on tensors and numbers of one shape, or on numbers alone."""
+
+    def build(v: Values, *args: Any) -> Results:
+        if not any(isinstance(v.type(u), TensorType) for u in _tensors(v, args)):
+            return v.scalar_op(name, args)
+        return v.result(name, v.aligned(args))
+
+    return build
+
+
+def _tensors(v: Values, args: Sequence[Any]) -> list[Use]:
+    return [u for u in map(v.find, args) if isinstance(u, Use)]
+
+
+def div(v: Values, a: Any, b: Any) -> Results:
+    """``prims.div`` rounds towards zero on integers."""
+    found = [v.type(v.value(x)) for x in (a, b)]
+    exact = all(t.dtype.kind in ("bool", "int", "uint") for t in found)
+    return elementwise("trunc_div" if exact else "div")(v, a, b)
+
+
+def where(v: Values, pred: Any, a: Any, b: Any) -> Results:
+    """A choice between two numbers needs the dtype that Thunder gave the result."""
+    condition, x, y = v.aligned((pred, a, b))
+    shape = v.type(condition)
+    choices = (v.type(x), v.type(y))
+    if isinstance(shape, TensorType) and all(isinstance(t, ScalarType) for t in choices):
+        x = v.full(a, shape.shape, known_dtype(v.outs[0].dtype))
+    return v.result("where", (condition, x, y))
+
+
+def cast(v: Values, a: Any, dtype: Any) -> Results:
+    return _cast(v, a, dtype, user=False)
+
+
+def user_cast(v: Values, a: Any, dtype: Any) -> Results:
+    """A cast that the user wrote, which always rounds."""
+    return _cast(v, a, dtype, user=True)
+
+
+def _cast(v: Values, a: Any, dtype: Any, user: bool) -> Results:
+    found = v.find(a)
+    if not isinstance(found, Use) and dtype is int:
+        return found
+    return v.result("cast", (v.value(a),), at.CastAttrs(known_dtype(dtype), user))
+
+
+def reduction(name: str) -> Build:
+    """A reduction over some dims, which go."""
+
+    def build(v: Values, a: Any, dims: Sequence[int]) -> Results:
+        return v.result(name, (v.value(a),), at.DimsAttrs(tuple(sorted(dims))))
+
+    return build
+
+
+def variance(name: str) -> Build:
+    """``var`` and ``var_mean``."""
+
+    def build(v: Values, a: Any, dims: Sequence[int], *, correction: Any) -> Results:
+        by = float(v.number(correction).real)
+        return v.result(name, (v.value(a),), at.VarAttrs(tuple(sorted(dims)), by))
+
+    return build
+
+
+def std(v: Values, a: Any, dims: Sequence[int], *, correction: Any) -> Results:
+    by = float(v.number(correction).real)
+    squared = v.op("var", (v.value(a),), at.VarAttrs(tuple(sorted(dims)), by))
+    return v.result("sqrt", squared)
+
+
+def with_dim(name: str) -> Build:
+    """An op on one tensor with one dim (or None) as attribute."""
+
+    def build(v: Values, a: Any, dim: int | None) -> Results:
+        return v.result(name, (v.value(a),), at.DimAttrs(dim))
+
+    return build
+
+
+def scan(name: str) -> Build:
+    """``cumsum``, which torch computes in i64 for integers unless told a dtype."""
+
+    def build(v: Values, a: Any, dim: int, *, dtype: Any = None) -> Results:
+        use, want = v.value(a), known_dtype(v.outs[0].dtype)
+        found = v.type(use)
+        assert isinstance(found, TensorType)
+        if found.dtype is not want:
+            (use,) = v.op("cast", (use,), at.CastAttrs(want))
+        return v.result(name, (use,), at.DimAttrs(dim % max(found.ndim, 1)))
+
+    return build
+
+
+def broadcast_in_dim(v: Values, a: Any, shape: Sequence[Any], dims: Sequence[int]) -> Results:
+    attrs = at.BroadcastAttrs(v.sizes(shape), tuple(dims))
+    return v.result("broadcast_in_dim", (v.value(a),), attrs)
+
+
+def dtensor_broadcast(v: Values, a: Any, shape: Sequence[Any], dims: Sequence[int]) -> Results:
+    """Thunder's DTensor prim broadcasts as torch does, aligned at the last dim."""
+    use = v.value(a)
+    found = v.type(use)
+    assert isinstance(found, TensorType)
+    return broadcast_in_dim(v, a, shape, tuple(range(len(shape) - found.ndim, len(shape))))
+
+
+def reshape(v: Values, a: Any, shape: Sequence[Any]) -> Results:
+    """The output's own shape says what a ``-1`` stands for."""
+    found = v.sizes(shape)
+    if any(s == -1 for s in found):
+        found = v.sizes(v.outs[0]._shape)
+    return v.result("reshape", (v.value(a),), at.ShapeAttrs(found))
+
+
+def permute(v: Values, a: Any, permutation: Sequence[int]) -> Results:
+    return v.result("permute", (v.value(a),), at.DimsAttrs(tuple(permutation)))
+
+
+def squeeze(v: Values, a: Any, dims: Sequence[int]) -> Results:
+    return v.result("squeeze", (v.value(a),), at.DimsAttrs(tuple(sorted(dims))))
+
+
+def slicing(
+    v: Values, a: Any, starts: Sequence[Any], ends: Sequence[Any], strides: Any = None
+) -> Results:
+    steps = tuple(int(v.number(s).real) for s in strides) if strides else (1,) * len(starts)
+    attrs = at.SliceAttrs(v.sizes(starts), v.sizes(ends), steps)
+    return v.result("slice", (v.value(a),), attrs)
+
+
+def flip(v: Values, a: Any, dims: Sequence[int]) -> Results:
+    return v.result("flip", (v.value(a),), at.DimsAttrs(tuple(sorted(dims))))
+
+
+def cat(v: Values, tensors: Sequence[Any], dim: int) -> Results:
+    parts = tuple(map(v.value, tensors))
+    return v.result("cat", parts, at.DimAttrs(dim % max(1, _ndim(v, parts[0]))))
+
+
+def _ndim(v: Values, use: Use) -> int:
+    found = v.type(use)
+    assert isinstance(found, TensorType)
+    return found.ndim
+
+
+def pad(v: Values, a: Any, value: Any, config: Sequence[tuple[Any, Any, Any]]) -> Results:
+    low, high = v.sizes([c[0] for c in config]), v.sizes([c[1] for c in config])
+    return v.result("pad", (v.value(a), v.value(value)), at.PadAttrs(low, high))
+
+
+def shape(v: Values, a: Any) -> Results:
+    found = v.type(v.value(a))
+    assert isinstance(found, TensorType)
+    return found.shape
+
+
+def same(v: Values, a: Any) -> Results:
+    """``shallow_copy`` is the value itself."""
+    return v.value(a)
+
+
+def clone(v: Values, a: Any, **_: Any) -> Results:
+    return v.result("copy", (v.value(a),), at.CopyAttrs())
+
+
+def stride_order(v: Values, a: Any, order: Sequence[int]) -> Results:
+    """Thunder counts a dim's place from the fastest; the IR lists dims from the slowest."""
+    dims = tuple(sorted(range(len(order)), key=lambda d: -order[d]))
+    return v.result("copy", (v.value(a),), at.CopyAttrs(dims))
+
+
+def full(v: Values, shape: Sequence[Any], fill: Any, *, device: Any, dtype: Any) -> Results:
+    attrs = at.FactoryAttrs(v.sizes(shape), known_dtype(dtype))
+    return v.result("full", (v.value(fill),), attrs)
+
+
+def iota(v: Values, length: Any, *, start: Any, step: Any, device: Any, dtype: Any) -> Results:
+    attrs = at.FactoryAttrs((v.size(length),), known_dtype(dtype))
+    return v.result("iota", (v.value(start), v.value(step)), attrs)
+
+
+def uniform(v: Values, shape: Sequence[Any], low: Any, high: Any, *, device: Any, dtype: Any) -> Use:
+    """One draw from the device's generator, then counter-based numbers."""
+    dims = v.sizes(shape)
+    state = v.op("rng_state", (), at.RngAttrs(v.draws, sizes.product(dims)))
+    v.draws += 1
+    bounds = [float(v.number(x).real) for x in (low, high)]
+    attrs = at.PhiloxAttrs(dims, known_dtype(dtype), *bounds)
+    return v.result("uniform", state, attrs)[0]
+
+
+def _index(v: Values, index: Any) -> Use:
+    """An index tensor as i64, which is what torch's indexing takes everywhere."""
+    use = v.value(index)
+    if v.type(use).dtype is DType.I64:
+        return use
+    return v.op("cast", (use,), at.CastAttrs(DType.I64))[0]
+
+
+def take(v: Values, a: Any, index: Any, dim: int) -> Results:
+    """A 0-dim index keeps the dim, with size 1."""
+    use = _index(v, index)
+    if not _ndim(v, use):
+        (use,) = v.op("reshape", (use,), at.ShapeAttrs((1,)))
+    return v.result("take", (v.value(a), use), at.DimAttrs(dim))
+
+
+def gather(name: str) -> Build:
+    """``gather`` and ``take_along_axis``."""
+
+    def build(v: Values, a: Any, index: Any, dim: int) -> Results:
+        return v.result(name, (v.value(a), _index(v, index)), at.DimAttrs(dim))
+
+    return build
+
+
+def scatter(name: str) -> Build:
+    """``scatter``, ``scatter_add`` and ``index_add``; a number as source fills the index's shape."""
+
+    def build(v: Values, a: Any, index: Any, source: Any, dim: int) -> Results:
+        target, where_to, what = v.value(a), _index(v, index), v.value(source)
+        if isinstance(v.type(what), ScalarType):
+            found = v.type(where_to)
+            assert isinstance(found, TensorType)
+            what = v.full(source, found.shape, v.type(target).dtype)
+        return v.result(name, (target, where_to, what), at.DimAttrs(dim))
+
+    return build
+
+
+def embedding(v: Values, index: Any, weight: Any, *, padding_idx: Any = None, **_: Any) -> Results:
+    uses = (_index(v, index), v.value(weight))
+    return v.result("embedding", uses, at.EmbeddingAttrs(_padding(padding_idx)))
+
+
+def embedding_backward(
+    v: Values, grad: Any, index: Any, rows: Any, padding_idx: Any, by_frequency: Any, sparse: Any
+) -> Results:
+    attrs = at.EmbeddingBackwardAttrs(v.size(rows), _padding(padding_idx), bool(by_frequency))
+    return v.result("embedding_backward", (v.value(grad), _index(v, index)), attrs)
+
+
+def _padding(index: Any) -> int | None:
+    return None if index is None or index < 0 else int(index)
+
+
+def matmul(v: Values, a: Any, b: Any) -> Results:
+    return v.result("matmul", (v.value(a), v.value(b)))
+
+
+def linear(v: Values, a: Any, w: Any, bias: Any = None) -> Results:
+    return v.result("linear", [v.value(x) for x in (a, w, bias) if x is not None])
+
+
+def topk(v: Values, a: Any, k: Any, dim: int, largest: Any, sorted: Any) -> Results:
+    attrs = at.TopkAttrs(v.size(k), dim, bool(largest), bool(sorted))
+    return v.result("topk", (v.value(a),), attrs)
+
+
+def sort(v: Values, a: Any, dim: int, descending: Any, stable: Any) -> Results:
+    attrs = at.SortAttrs(dim, bool(descending), bool(stable))
+    return v.result("sort", (v.value(a),), attrs)
+
+
+def copy_(v: Values, source: Any, target: Any, *, grad_enabled: bool) -> Results:
+    """The source takes the target's name, and leaves the program through the target's storage."""
+    value, storage = v.value(source), v.value(target)
+    v.writes.append((v.outs[0].name, value, storage))
+    v.bind(target, value)
+    return value

@@ -1,0 +1,275 @@
+"""The table of claimed symbols: for each id how it becomes IR, and what must hold for that.
+
+``CLAIMS`` has a row for every prim that a region may hold; ``UNCLAIMED`` says why for all others, so that
+no symbol is refused without a ``Reason``. ``refusal`` is the one question that the executor asks. Checks
+look at proxies only and are cheap: Thunder asks several hundred times for one trace.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.torch.experimental.dtensor_proxy import DTensorProxy
+from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
+
+from thunder_mdfuse.thunder import builders as b
+from thunder_mdfuse.thunder import dtensor as dt
+from thunder_mdfuse.thunder.reasons import Reason
+from thunder_mdfuse.thunder.values import dtype_of
+
+Check = Callable[[BoundSymbol], Reason | None]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row: ``build`` makes the IR nodes; ``check`` refuses what it could not build."""
+
+    build: b.Build
+    check: Check | None = None
+
+
+def _no_complex(bsym: BoundSymbol) -> Reason | None:
+    for p in bsym.flat_proxy_args:
+        if isinstance(p, TensorProxy) and getattr(dtype_of(p.dtype), "is_complex", False):
+            return Reason(f"{bsym.sym.name} of complex numbers is not in the IR")
+    return None
+
+
+def _has_dims(bsym: BoundSymbol) -> Reason | None:
+    if not bsym.args[0].ndim:
+        return Reason(f"{bsym.sym.name} of a 0-dim tensor is not in the IR")
+    return None
+
+
+def _pad(bsym: BoundSymbol) -> Reason | None:
+    if any(dilation != 0 for _, _, dilation in bsym.args[2]):
+        return Reason("padding between elements (dilation) is not in the IR")
+    return None
+
+
+def _iota(bsym: BoundSymbol) -> Reason | None:
+    if bsym.args[0] == 0:
+        return Reason("Thunder types an iota of length 0 as a 0-dim tensor")
+    return None
+
+
+def _clone(bsym: BoundSymbol) -> Reason | None:
+    changed = {k: v for k, v in bsym.kwargs.items() if v is not None}
+    return Reason(f"clone with {changed} is not in the IR") if changed else None
+
+
+def _dense(bsym: BoundSymbol) -> Reason | None:
+    sparse = bsym.kwargs.get("sparse", False) or (len(bsym.args) == 6 and bsym.args[5])
+    return Reason("sparse gradients are not in the IR") if sparse else None
+
+
+def _uniform(bsym: BoundSymbol) -> Reason | None:
+    if isinstance(bsym.args[1], NumberProxy) or isinstance(bsym.args[2], NumberProxy):
+        return Reason("uniform numbers between bounds known only at run time are not in the IR")
+    return None
+
+
+_UNARY = {
+    PrimIDs[name.upper()]: Claim(b.elementwise(name))
+    for name in (
+        "acos acosh asin asinh atan atanh bitwise_not ceil cos cosh digamma erf erfc erfcinv "
+        "erfinv exp exp2 expm1 floor isfinite lgamma log log10 log1p log2 ndtri neg reciprocal "
+        "round rsqrt signbit sin sinh sqrt tan tanh trunc real imag"
+    ).split()
+}
+_BINARY = {
+    PrimIDs[name.upper()]: Claim(b.elementwise(name))
+    for name in (
+        "add atan2 bitwise_and bitwise_or bitwise_xor eq fmod ge gt le lt maximum minimum mul ne "
+        "nextafter pow remainder sub zeta"
+    ).split()
+}
+_REDUCTIONS = {PrimIDs[n.upper()]: Claim(b.reduction(n)) for n in ("amax", "amin", "prod", "sum")}
+
+CLAIMS: dict[Hashable, Claim] = {
+    **_UNARY,
+    **_BINARY,
+    **_REDUCTIONS,
+    PrimIDs.ABS: Claim(b.elementwise("abs"), _no_complex),
+    PrimIDs.SIGN: Claim(b.elementwise("sign"), _no_complex),
+    PrimIDs.PY_ABS: Claim(b.elementwise("abs")),
+    PrimIDs.PY_FLOORDIV: Claim(b.elementwise("floor_div")),
+    PrimIDs.BITWISE_LEFT_SHIFT: Claim(b.elementwise("shift_left")),
+    PrimIDs.BITWISE_RIGHT_SHIFT: Claim(b.elementwise("shift_right")),
+    PrimIDs.DIV: Claim(b.div),
+    PrimIDs.LERP: Claim(b.elementwise("lerp")),
+    PrimIDs.WHERE: Claim(b.where),
+    PrimIDs.CONVERT_ELEMENT_TYPE: Claim(b.cast),
+    PrimIDs.VAR: Claim(b.variance("var"), _no_complex),
+    PrimIDs.VAR_MEAN: Claim(b.variance("var_mean"), _no_complex),
+    PrimIDs.STD: Claim(b.std, _no_complex),
+    PrimIDs.ARGMAX: Claim(b.with_dim("argmax")),
+    PrimIDs.ARGMIN: Claim(b.with_dim("argmin")),
+    PrimIDs.BROADCAST_IN_DIM: Claim(b.broadcast_in_dim),
+    PrimIDs.RESHAPE: Claim(b.reshape),
+    PrimIDs.VIEW: Claim(b.reshape),
+    PrimIDs.TRANSPOSE: Claim(b.permute),
+    PrimIDs.SQUEEZE: Claim(b.squeeze),
+    PrimIDs.SLICE: Claim(b.slicing),
+    PrimIDs.FLIP: Claim(b.flip),
+    PrimIDs.CAT: Claim(b.cat),
+    PrimIDs.PAD: Claim(b.pad, _pad),
+    PrimIDs.SHAPE: Claim(b.shape),
+    PrimIDs.SHALLOW_COPY: Claim(b.same),
+    PrimIDs.CLONE: Claim(b.clone, _clone),
+    PrimIDs.STRIDE_ORDER: Claim(b.stride_order),
+    PrimIDs.COPY_: Claim(b.copy_),
+    PrimIDs.FULL: Claim(b.full),
+    PrimIDs.IOTA: Claim(b.iota, _iota),
+    PrimIDs.UNIFORM: Claim(b.uniform, _uniform),
+    PrimIDs.TAKE: Claim(b.take),
+    PrimIDs.TAKE_ALONG_AXIS: Claim(b.gather("take_along_axis"), _has_dims),
+    PrimIDs.GATHER: Claim(b.gather("gather"), _has_dims),
+    PrimIDs.SCATTER: Claim(b.scatter("scatter"), _has_dims),
+    PrimIDs.SCATTER_ADD: Claim(b.scatter("scatter_add"), _has_dims),
+    PrimIDs.INDEX_ADD: Claim(b.scatter("index_add"), _has_dims),
+    PrimIDs.EMBEDDING: Claim(b.embedding, _dense),
+    PrimIDs.EMBEDDING_BACKWARD: Claim(b.embedding_backward, _dense),
+    PrimIDs.MATMUL: Claim(b.matmul),
+    PrimIDs.LINEAR: Claim(b.linear),
+    PrimIDs.TOPK: Claim(b.topk, _has_dims),
+    PrimIDs.SORT: Claim(b.sort, _has_dims),
+    "torch.cumsum": Claim(b.scan("cumsum"), _has_dims),
+    DTensorPrimIDs.ADD: Claim(b.elementwise("add")),
+    DTensorPrimIDs.MUL: Claim(b.elementwise("mul")),
+    DTensorPrimIDs.EXP: Claim(b.elementwise("exp")),
+    DTensorPrimIDs.NEG: Claim(b.elementwise("neg")),
+    DTensorPrimIDs.RECIPROCAL: Claim(b.elementwise("reciprocal")),
+    DTensorPrimIDs.CONVERT_ELEMENT_TYPE: Claim(b.cast),
+    DTensorPrimIDs.BROADCAST_IN_DIM: Claim(b.dtensor_broadcast),
+    DTensorPrimIDs.RESHAPE: Claim(b.reshape),
+    DTensorPrimIDs.TRANSPOSE: Claim(b.permute),
+    DTensorPrimIDs.LINEAR: Claim(b.linear),
+    "dtensor_from_local": Claim(dt.from_local, dt.from_local_check),
+    "dtensor_to_local": Claim(dt.to_local, dt.to_local_check),
+    "dtensor_redistribute": Claim(dt.redistribute, dt.redistribute_check),
+}
+
+_HOST = "belongs to the host program around the regions"
+_PROLOGUE = "runs in the prologue, before any region"
+_OTHER_STREAM = "its numbers would not come from the generator's own stream; torch draws them"
+_NOT_IN_IR = "the IR has no such op"
+_UNCLAIMED_BY_TEXT: dict[str, str] = {
+    _PROLOGUE: (
+        "ASSERT_TENSOR_METADATA CHECK_TENSOR_SHAPE_AND_METADATA CHECK_NONE CHECK_EMPTY "
+        "CHECK_LITERAL_LIKE CHECK_TYPE CHECK_INSTANCE CHECK_NUMBER_TYPE_AND_VALUE "
+        "CHECK_BOOL_CONVERSION CHECK_STRING_VALUE CHECK_SLICE_VALUE CHECK_LEN ASSERT_COMPARE "
+        "PYTHON_VARS"
+    ),
+    _HOST: (
+        "UNPACK_FUNCTION_OBJ UNPACK_CACHE_INFO UNPACK_ATTR UNPACK_GETITEM UNPACK_EMPTY_DICT "
+        "UNPACK_ITER UNPACK_NEXT UNPACK_KEY UNPACK_SEQUENCE UNPACK_TRIVIAL UNPACK_TUPLE "
+        "UNPACK_LIST UNPACK_DICT_KEY UNPACK_PARAMETER UNPACK_BUFFER UNPACK_SUBMODULE "
+        "UNPACK_THUNDER_MODULE CONSTRUCT_TUPLE PACK_LIST PACK_BUFFER PACK_ATTR PACK_SETITEM "
+        "DATACLASS_NEW COMMENT DEL PRINT RETURN SINK GET_GRAD PUT_GRAD EXOGENOUS_LIKE "
+        "NUMPY_ARRAY_TO_TORCH_TENSOR"
+    ),
+    _OTHER_STREAM: "RANDINT RANDN MULTINOMIAL UNIFORM_PHILOX GET_AND_UPDATE_RNG_STATE",
+    _NOT_IN_IR: (
+        "FREXP UNFOLD INDEX_COPY INDEX_PUT COPY_WITH_SETITEM _GROUPED_MM CONVOLUTION BITCAST"
+    ),
+    "moves data between devices, which a region on one device does not": "DEVICE_PUT",
+    "waits for the device and gives the host a number": "ITEM",
+    "its contents are undefined": "EMPTY",
+    "copies numbers from the host": "TENSOR_FROM_SEQUENCE",
+    "is a barrier for the storages that it names": "UPDATE_ALIASES",
+}
+UNCLAIMED: dict[Hashable, Reason] = {
+    PrimIDs[name]: Reason(f"{name.lower()}: {text}")
+    for text, names in _UNCLAIMED_BY_TEXT.items()
+    for name in names.split()
+} | {
+    DTensorPrimIDs.CHECK_DTENSOR_SPEC_REPR: Reason(f"check_dtensor_spec_repr: {_PROLOGUE}"),
+    DTensorPrimIDs._GROUPED_MM: Reason(f"dtensor _grouped_mm: {_NOT_IN_IR}"),
+}
+
+
+def leaf_refusal(bsym: BoundSymbol) -> Reason | None:
+    """Why the symbol itself, not what it is composed of, cannot be in a region; None if it can."""
+    claim = CLAIMS.get(bsym.sym.id)
+    if claim is None:
+        found = UNCLAIMED.get(bsym.sym.id)
+        return found or Reason(f"{bsym.sym.name}: no claim for a symbol with id {bsym.sym.id!r}")
+    proxies = (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)
+    tensors = [p for p in proxies if isinstance(p, TensorProxy)]
+    for p in tensors:
+        if dtype_of(p.dtype) is None:
+            return Reason(f"{bsym.sym.name}: {p.name} has the dtype {p.dtype}, which the IR lacks")
+    for p in proxies:
+        if not isinstance(p, TensorProxy | NumberProxy):
+            return Reason(f"{bsym.sym.name}: {p.name} is neither a tensor nor a number")
+    found = _placement_refusal(bsym, tensors) or _device_refusal(bsym, tensors)
+    return found or (claim.check(bsym) if claim.check else None)
+
+
+def _placement_refusal(bsym: BoundSymbol, tensors: list[TensorProxy]) -> Reason | None:
+    on_mesh = [p for p in tensors if isinstance(p, DTensorProxy)]
+    if not on_mesh:
+        return None
+    crossing = bsym.sym.id in ("dtensor_from_local", "dtensor_to_local")
+    if len(on_mesh) < len(tensors) and not crossing:
+        plain = next(p for p in tensors if not isinstance(p, DTensorProxy))
+        return Reason(
+            f"{bsym.sym.name}: {plain.name} is a plain tensor beside the DTensor {on_mesh[0].name}; "
+            "use DTensor.from_local or distribute_tensor on it"
+        )
+    for p in on_mesh:
+        found = dt.spec_refusal(p)
+        if found:
+            return found
+    first = on_mesh[0].spec._o.mesh
+    for p in on_mesh[1:]:
+        if p.spec._o.mesh != first:
+            return Reason(
+                f"{bsym.sym.name}: {on_mesh[0].name} is on {first}, {p.name} on "
+                f"{p.spec._o.mesh}; one region works on one mesh"
+            )
+    return None
+
+
+def _device_refusal(bsym: BoundSymbol, tensors: list[TensorProxy]) -> Reason | None:
+    devices = {str(p.device.device_str()) for p in tensors if not _host_scalar(p, tensors)}
+    if len(devices) > 1:
+        return Reason(f"{bsym.sym.name}: tensors on {', '.join(sorted(devices))}; one is needed")
+    for device in devices:
+        if device.split(":")[0] not in ("cpu", "cuda"):
+            return Reason(f"{bsym.sym.name}: tensors on {device}; cpu and cuda are supported")
+    return None
+
+
+def _host_scalar(p: TensorProxy, tensors: list[TensorProxy]) -> bool:
+    """Whether ``p`` is a 0-dim CPU tensor beside tensors of another device: like a number."""
+    on_host = p.ndim == 0 and p.device.device_str() == "cpu"
+    return on_host and any(q.device.device_str() != "cpu" for q in tensors)
+
+
+def refusal(bsym: BoundSymbol) -> Reason | None:
+    """Why a symbol cannot be in a region, as a whole; None when it can."""
+    if bsym.sym.is_fusion:
+        return Reason(f"{bsym.sym.name} is a fusion already")
+    found = leaf_refusal(bsym)
+    if found is None or not bsym.subsymbols:
+        return found
+    for inner in bsym.subsymbols:
+        inside = refusal(inner)
+        if inside is not None:
+            return inside
+    return None
+
+
+def is_leaf(bsym: BoundSymbol) -> bool:
+    """Whether the table itself has a row that takes the symbol."""
+    return bsym.sym.id in CLAIMS and leaf_refusal(bsym) is None
+
+
+def proxies_of(x: Any) -> list[Proxy]:
+    """Proxies among the flat arguments and outputs of a symbol."""
+    return [*x.flat_proxy_args, *x.flat_proxy_outs]
