@@ -269,8 +269,9 @@ def main() -> None:
     assert communicator.group is dist.group.WORLD
     for i, team in enumerate(teams()):
         start = time.monotonic()
-        # All dtypes once; later teams are there for their order and their size.
-        for dtype in DTYPES if i == 0 else (torch.int16, torch.float64):
+        # All dtypes once, with two ranks; other teams are there for their order and their size.
+        every = DTYPES if team.size == 2 else THOROUGH
+        for dtype in every if i == 0 else (torch.int16, torch.float64):
             check_data_moves(team, dtype)
             check_reductions(team, dtype)
         check_extremes(team)

@@ -58,8 +58,8 @@ class _Round:
     def __init__(self, group: dist.ProcessGroup, what: str) -> None:
         self.group = group
         self.what = what
-        self.ranks = dist.get_process_group_ranks(group)
         self.store = PrefixStore("mdfuse/agree", _store(group))
+        self.ranks = dist.get_process_group_ranks(group)
         # Counted in the store, not here: a count must start afresh when a group is made again.
         self.number = self.store.add(f"rounds/{group.rank()}", 1)
 

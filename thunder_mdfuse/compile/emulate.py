@@ -71,7 +71,7 @@ class EmulatedKernel:
         step_limit: int = STEP_LIMIT,
         timeout: float = TIMEOUT,
     ) -> Report:
-        """Runs the kernel once, in place. ``order``: ascending, descending or random (by ``seed``)."""
+        """Runs the kernel once, in place, with threads ascending, descending or random (``seed``)."""
         geometry = Geometry(grid, block, shared_bytes, cluster)
         check_geometry(self.entry, geometry, self._thread_bound)
         packed = pack_arguments(self.entry, self.signature, args)

@@ -1,8 +1,8 @@
 """Mutation of kernels: each barrier, fence, bound and shuffle mask taken away in turn.
 
-In: the text of a kernel. Out: its mutants, each with one fault that a kernel writer could make. A test
-shows that the emulator catches them, or that the result is wrong: what survives is either not needed
-or not checked.
+In: the text of a kernel. Out: its mutants, each with one fault that a kernel writer could make. A
+test shows that the emulator catches them, or that the result is wrong: what survives is either not
+needed or not checked.
 """
 
 import re

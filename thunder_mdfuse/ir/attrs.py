@@ -1,7 +1,7 @@
 """Attribute records of nodes: what an op needs to know beside its operands, one frozen class a shape.
 
-Every field is one of: int, float, bool, str, None, a size, a dtype, placements, or a tuple of these, so that
-``ir/text.py`` can print and read any record from its field list.
+Every field is one of: int, float, bool, str, None, a size, a dtype, placements, or a tuple of
+these, so that ``ir/text.py`` can print and read any record from its field list.
 """
 
 from dataclasses import dataclass
@@ -72,10 +72,16 @@ class ShapeAttrs:
 
 @dataclass(frozen=True)
 class BroadcastAttrs:
-    """Operand dim ``i`` becomes dim ``dims[i]`` of ``shape``; size-1 dims may grow."""
+    """Operand dim ``i`` becomes dim ``dims[i]`` of ``shape``; size-1 dims may grow.
+
+    ``explicit``: the user wrote it (``expand``, ``unsqueeze``), so an eager kernel is given the
+    view; else it may be the broadcasting that torch does by itself, which only result strides can
+    tell.
+    """
 
     shape: tuple[Size, ...]
     dims: tuple[int, ...]
+    explicit: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,9 +107,13 @@ class FactoryAttrs:
 
 @dataclass(frozen=True)
 class CopyAttrs:
-    """``order``: dims from slowest to fastest in memory; None keeps the operand's (torch's preserve)."""
+    """``order``: dims from slowest to fastest in memory; None keeps the operand's (torch's preserve).
+
+    ``reuse``: the operand itself, not a copy, where it has that order already (``contiguous``).
+    """
 
     order: tuple[int, ...] | None = None
+    reuse: bool = False
 
 
 @dataclass(frozen=True)

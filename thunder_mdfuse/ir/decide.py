@@ -1,13 +1,14 @@
 """Answers to yes-or-no questions about sizes, and the guards that the answers rest on.
 
-What is certain is answered from the structure of the sizes. What is not is answered by the *hints* (the
-values of the symbols at the call that a program is specialised for), and the answer is written down as a
-``Guard``, once, in one normal form, so that a program can check that it still holds.
+What is certain is answered from the structure of the sizes. What is not is answered by the *hints*
+(the values of the symbols at the call that a program is specialised for), and the answer is written
+down as a ``Guard``, once, in one normal form, so that a program can check that it still holds.
 
-A position in a team (``@tp``) differs between the ranks that run one program. With ``positions`` given, a
-question is put at every position: where all agree, what is written down are facts without positions, so
-that all ranks keep or lose them together. Where positions disagree (a trailing chunk is shorter, or
-empty) the answer is that of position 0, which holds the largest chunk, and nothing is written down.
+A position in a team (``@tp``) differs between the ranks that run one program. With ``positions``
+given, a question is put at every position: where all agree, what is written down are facts without
+positions, so that all ranks keep or lose them together. Where positions disagree (a trailing chunk
+is shorter, or empty) the answer is that of position 0, which holds the largest chunk, and nothing
+is written down.
 """
 
 import itertools

@@ -1,11 +1,12 @@
 """Strides as torch computes them: what is dense, what a reshape can share, what an iterator allocates.
 
-Each function re-derives one rule of ATen for sizes that may be symbolic; the name of the C++ function that
-it follows is given with it. A question that the sizes leave open goes to the ``Decider``. Strides count
-elements. Size-1 and empty tensors get the strides that torch shows, though no address depends on them.
+Each function re-derives one rule of ATen for sizes that may be symbolic; the name of the C++
+function that it follows is given with it. A question that the sizes leave open goes to the
+``Decider``. Strides count elements. Size-1 and empty tensors get the strides that torch shows,
+though no address depends on them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thunder_mdfuse.ir import sizes
@@ -79,7 +80,7 @@ def is_empty(shape: Sizes, decide: Decider) -> bool:
     """Whether some dim has no elements."""
     if any(size == 0 for size in shape):
         return True
-    return any([decide.equal(size, 0) for size in shape if not isinstance(size, int)])
+    return any(decide.equal(size, 0) for size in shape if not isinstance(size, int))
 
 
 def is_channels_last(x: Strided, decide: Decider) -> bool:
@@ -125,8 +126,8 @@ def preserved_strides(x: Strided, decide: Decider) -> Sizes:
 def fastest_first(shape: Sizes, strides: Sequence[Sizes], decide: Decider) -> list[int]:
     """The dims from smallest to largest stride (``TensorIteratorBase::reorder_dimensions``).
 
-    An insertion sort, because comparisons may be ambiguous: a stride of 0 says nothing, and of equal
-    strides only a larger dim moves behind a smaller one.
+    An insertion sort, because comparisons may be ambiguous: a stride of 0 says nothing, and of
+    equal strides only a larger dim moves behind a smaller one.
     """
     order = list(reversed(range(len(shape))))
     for i in range(1, len(order)):
@@ -161,15 +162,15 @@ def iterator_strides(
 ) -> Sizes:
     """What ``TensorIterator`` allocates for a result of ``shape``.
 
-    ``operands`` as they are before broadcasting, 0-dim ones left out; ``others`` says that a number or a
-    0-dim tensor takes part, which rules out its fast paths.
+    ``operands`` as they are before broadcasting, 0-dim ones left out; ``others`` says that a number
+    or a 0-dim tensor takes part, which rules out its fast paths.
     """
     if not shape:
         return ()
     if not others and all(_same_shape(x.shape, shape, decide) for x in operands):
-        if all([is_contiguous(x, decide) for x in operands]):
+        if all(is_contiguous(x, decide) for x in operands):
             return contiguous_strides(shape, decide)
-        if len(shape) == 4 and all([is_channels_last(x, decide) for x in operands]):
+        if len(shape) == 4 and all(is_channels_last(x, decide) for x in operands):
             return ordered_strides(shape, _CHANNELS_LAST[4])
         first = operands[0]
         same = all(_same_shape(x.strides, first.strides, decide) for x in operands[1:])
@@ -255,9 +256,6 @@ def _even_runs(x: Strided, decide: Decider) -> list[tuple[Size, Size]]:
     return [*runs, (size, step)]
 
 
-Question = Callable[[Strided, Decider], bool]
-
-
 def suggests_channels_last(x: Strided, decide: Decider) -> bool:
     """``is_channels_last_strides_2d`` and ``_3d``: strides that look so, gaps allowed."""
     order = _CHANNELS_LAST.get(len(x.shape))
@@ -277,6 +275,6 @@ def suggests_channels_last(x: Strided, decide: Decider) -> bool:
 
 def format_strides(shape: Sizes, parts: Sequence[Strided], decide: Decider) -> Sizes:
     """Channels last when all ``parts`` suggest it, else row-major (``cat``, ``pad``)."""
-    if parts and all([suggests_channels_last(x, decide) for x in parts]):
+    if parts and all(suggests_channels_last(x, decide) for x in parts):
         return ordered_strides(shape, _CHANNELS_LAST[len(shape)])
     return contiguous_strides(shape, decide)

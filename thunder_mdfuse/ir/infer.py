@@ -6,6 +6,7 @@ dtype. Sizes are compared as expressions; what only a guard can make equal must 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from thunder_mdfuse.errors import IRError
@@ -65,6 +66,13 @@ def real_part(op: str, types: tuple[Type, ...], attrs: object) -> tuple[Type, ..
     x = tensor(op, types, 0)
     parts = {DType.C64: DType.F32, DType.C128: DType.F64}
     return (TensorType(parts.get(x.dtype, x.dtype), x.shape),)
+
+
+def magnitude(op: str, types: tuple[Type, ...], attrs: object) -> tuple[Type, ...]:
+    """``abs``: of a complex number it is a real one."""
+    parts = {DType.C64: DType.F32, DType.C128: DType.F64}
+    x = _common(op, types)
+    return (replace(x, dtype=parts.get(x.dtype, x.dtype)),)
 
 
 def cast(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:

@@ -3,9 +3,12 @@
 This is the whole surface of the IR. Other layers keep tables of their own with the same keys
 (``sharding/rules.py``, ``codegen/exprs.py``, ``runtime/aten.py``); a test compares the key sets.
 
-``strides`` says what memory layout eager torch gives a fresh result: ``iterator`` is TensorIterator's rule
-over the operands' strides, ``contiguous`` the row-major one, ``copy`` that of ``CopyAttrs``, ``view`` none
-because the result shares the operand's storage (``reshape``: where torch would share it).
+``strides`` says what memory layout eager torch gives a result (``ir/layout.py`` has a rule for
+each): ``iterator`` is TensorIterator's over the operands' strides, ``contiguous`` the row-major
+one, ``preserve`` that of ``torch.preserve_format``, ``format`` channels last where the operands
+are, ``copy`` what ``CopyAttrs`` says, ``view`` none because the result shares the operand's storage
+(``reshape``: where torch would share it), ``chunk`` a clone of a slice, ``global`` the operand's
+order of dims.
 """
 
 from dataclasses import dataclass
@@ -52,12 +55,12 @@ def _rows(
         OPS[name] = Op(name, kind, span, attrs, rule, strides, results, level)
 
 
-_rows("input", "input", 0, infer.constant, "none", at.InputAttrs)
+_rows("input", "input", 0, infer.constant, "input", at.InputAttrs)
 _rows("const", "scalar", 0, infer.constant, "none", at.ConstAttrs)
 _rows("size", "scalar", 0, infer.size, "none", at.SizeAttrs)
 
 _rows(
-    "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan "
+    "neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan "
     "sinh cosh tanh asinh acosh atanh erf erfc erfinv erfcinv lgamma floor ceil round trunc frac "
     "sign bitwise_not digamma ndtri",
     "elementwise",
@@ -65,6 +68,7 @@ _rows(
     infer.elementwise,
     "iterator",
 )
+_rows("abs", "elementwise", 1, infer.magnitude, "iterator")
 _rows("isfinite isnan isinf signbit logical_not", "elementwise", 1, infer.predicate, "iterator")
 _rows("real imag", "elementwise", 1, infer.real_part, "iterator")
 _rows(
@@ -78,13 +82,13 @@ _rows(
 _rows("eq ne lt le gt ge logical_and logical_or", "elementwise", 2, infer.predicate, "iterator")
 _rows("lerp", "elementwise", 3, infer.elementwise, "iterator")
 _rows("where", "elementwise", 3, infer.where, "iterator")
-_rows("cast", "elementwise", 1, infer.cast, "iterator", at.CastAttrs)
+_rows("cast", "elementwise", 1, infer.cast, "preserve", at.CastAttrs)
 
 _rows("sum prod amax amin", "reduction", 1, infer.reduction, "contiguous", at.DimsAttrs)
 _rows("var", "reduction", 1, infer.reduction, "contiguous", at.VarAttrs)
 _rows("var_mean", "reduction", 1, infer.two_reductions, "contiguous", at.VarAttrs, results=2)
 _rows("argmax argmin", "arg_reduction", 1, infer.arg_reduction, "contiguous", at.DimAttrs)
-_rows("cumsum cumprod", "scan", 1, infer.same, "iterator", at.DimAttrs)
+_rows("cumsum cumprod", "scan", 1, infer.same, "contiguous", at.DimAttrs)
 
 _rows("broadcast_in_dim", "view", 1, infer.broadcast_in_dim, "view", at.BroadcastAttrs)
 _rows("permute", "view", 1, infer.permute, "view", at.DimsAttrs)
@@ -92,9 +96,9 @@ _rows("squeeze", "view", 1, infer.squeeze, "view", at.DimsAttrs)
 _rows("slice", "view", 1, infer.slicing, "view", at.SliceAttrs)
 _rows("reshape", "view", 1, infer.reshape, "reshape", at.ShapeAttrs)
 _rows("copy", "copy", 1, infer.same, "copy", at.CopyAttrs)
-_rows("flip", "rearrange", 1, infer.same, "iterator", at.DimsAttrs)
-_rows("pad", "rearrange", 2, infer.pad, "contiguous", at.PadAttrs)
-_rows("cat", "rearrange", (1, _MANY), infer.cat, "contiguous", at.DimAttrs)
+_rows("flip", "rearrange", 1, infer.same, "preserve", at.DimsAttrs)
+_rows("pad", "rearrange", 2, infer.pad, "format", at.PadAttrs)
+_rows("cat", "rearrange", (1, _MANY), infer.cat, "format", at.DimAttrs)
 
 _rows("take", "index", 2, infer.take, "contiguous", at.DimAttrs)
 _rows("take_along_axis gather", "index", 2, infer.gather, "contiguous", at.DimAttrs)
@@ -126,14 +130,14 @@ _rows(
     at.SdpaAttrs,
     results=3,
 )
-_rows("sort", "sort", 1, infer.sort, "iterator", at.SortAttrs, results=2)
-_rows("argsort", "sort", 1, infer.argsort, "iterator", at.SortAttrs)
+_rows("sort", "sort", 1, infer.sort, "preserve", at.SortAttrs, results=2)
+_rows("argsort", "sort", 1, infer.argsort, "preserve", at.SortAttrs)
 _rows("topk", "sort", 1, infer.topk, "contiguous", at.TopkAttrs, results=2)
 
-_rows("from_local", "placement", 1, chunks.from_local, "view", at.LocalAttrs, level="global")
-_rows("to_local", "placement", 1, chunks.to_local, "view", at.ShapeAttrs, level="global")
-_rows("reshard", "placement", 1, chunks.unchanged, "contiguous", at.ReshardAttrs, level="global")
-_rows("chunk", "chunk", 1, chunks.chunk, "contiguous", at.ChunkAttrs, level="local")
+_rows("from_local", "placement", 1, chunks.from_local, "global", at.LocalAttrs, level="global")
+_rows("to_local", "placement", 1, chunks.to_local, "global", at.ShapeAttrs, level="global")
+_rows("reshard", "placement", 1, chunks.unchanged, "global", at.ReshardAttrs, level="global")
+_rows("chunk", "chunk", 1, chunks.chunk, "chunk", at.ChunkAttrs, level="local")
 _rows("keep_first", "chunk", 1, chunks.unchanged, "contiguous", at.ReduceCommAttrs, level="local")
 _rows("all_gather", "start", 1, chunks.all_gather, "contiguous", at.GatherCommAttrs, level="local")
 _rows("all_reduce", "start", 1, chunks.unchanged, "contiguous", at.ReduceCommAttrs, level="local")

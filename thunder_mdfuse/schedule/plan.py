@@ -41,6 +41,9 @@ class Scalar:
     value: Use
     dtype: DType
 
+    def __str__(self) -> str:
+        return str(self.value)
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -178,14 +181,6 @@ class KernelPlan:
     def phases(self) -> int:
         """Number of phases; one more than the longest chain of reductions."""
         return 1 + max((i.phase for i in self.body), default=0)
-
-    @property
-    def grid(self) -> Size:
-        """Number of blocks, as a size."""
-        from_rows: Size = 1
-        for axis in self.rows:
-            from_rows = from_rows * axis.extent
-        return from_rows
 
     def __str__(self) -> str:
         lines = [f"{self.family} kernel: {self.launch}"]

@@ -1,11 +1,12 @@
 """The way from one list of placements to another: a sequence of steps, each over one mesh axis.
 
-In: shape, element size, mesh, both placement lists. Out: the steps that move the fewest bytes, found by
-Dijkstra's algorithm over layouts. Deterministic, and independent of the number of ranks but for its value
-in the costs.
+In: shape, element size, mesh, both placement lists. Out: the steps that move the fewest bytes,
+found by Dijkstra's algorithm over layouts. Deterministic, and independent of the number of ranks
+but for its value in the costs.
 
-The moves, ``n`` being the positions of the axis and ``B`` the bytes of the value that one rank holds
-*with the axis's cut undone*; each is possible only where the stack of cuts (see ``spec``) allows it:
+The moves, ``n`` being the positions of the axis and ``B`` the bytes of the value that one rank
+holds *with the axis's cut undone*; each is possible only where the stack of cuts (see ``spec``)
+allows it:
 
     found           wanted           step               bytes that each rank receives
     Shard(d)        Replicate        all_gather         (n-1)/n * B      d's innermost cut only
@@ -16,9 +17,9 @@ The moves, ``n`` being the positions of the axis and ``B`` the bytes of the valu
     Replicate       Partial(sum)     keep_first         0                likewise product
     Replicate       Partial(avg)     none               0                likewise min and max
 
-Everything else is a path of these: a cut below another is undone after it (inner axes are gathered
-first); Shard -> Partial and a Partial of another kind go through Replicate; a strided cut takes part in
-all_gather and chunk only, so Partial -> StridedShard is all_reduce, chunk.
+Everything else is a path of these: a cut below another is undone after it (inner axes are
+gathered first); Shard -> Partial and a Partial of another kind go through Replicate; a strided
+cut takes part in all_gather and chunk only, so Partial -> StridedShard is all_reduce, chunk.
 """
 
 import heapq
@@ -33,7 +34,8 @@ from thunder_mdfuse.ir.types import Mesh, Partial, Placements
 from thunder_mdfuse.sharding.spec import Cut, Layout, layout, local_size, nominal
 
 Shape = tuple[Size, ...]
-# Partial kinds whose identity other positions must hold; of the others every position may hold the value.
+# Partial kinds whose identity other positions must hold; of the others every position may hold
+# the value.
 _KEPT_BY_FIRST = ("sum", "product")
 
 
@@ -104,8 +106,8 @@ def _route(shape: Shape, itemsize: int, mesh: Mesh, found: Placements, wanted: P
     whole = itemsize * mesh.ranks**2
     for size in shape:
         whole *= nominal(size)
-    # Entries order by cost, then number of steps, then the moves themselves: a total order, so the
-    # choice among equals is the same in every process.
+    # Entries order by cost, then number of steps, then the moves themselves: a total order, so
+    # the choice among equals is the same in every process.
     queue: list[tuple[int, int, tuple[_Move, ...], _State]] = [(0, 0, (), start)]
     done: set[_State] = set()
     while queue:
@@ -133,43 +135,58 @@ def _state(shape: Shape, mesh: Mesh, placements: Placements) -> _State:
 
 def _moves(state: _State, goal: _State, mesh: Mesh) -> Iterator[tuple[_Move, _State]]:
     """The moves that may lead to ``goal``, and the states after them."""
-    places = {cut.axis: (d, cut) for d, cuts in enumerate(goal.dims) for cut in cuts}
+    yield from _undo_cuts(state, goal)
+    yield from _reduce(state, goal)
     bound = {cut.axis for cuts in state.dims for cut in cuts} | {axis for axis, _ in state.pending}
+    for axis in range(len(mesh.axes)):
+        if axis not in bound:
+            yield from _split_up(axis, state, goal)
 
-    def landing(axis: int) -> tuple[int, Cut] | None:
-        """Where ``axis`` may be put right now: the cuts above its final place must be there."""
-        if axis not in places:
-            return None
-        dim, cut = places[axis]
-        return (dim, cut) if state.dims[dim] == goal.dims[dim][: goal.dims[dim].index(cut)] else None
 
+def _undo_cuts(state: _State, goal: _State) -> Iterator[tuple[_Move, _State]]:
+    """The innermost cut of a dim whose cuts are not those of the goal so far."""
     for d, cuts in enumerate(state.dims):
-        if cuts and cuts != goal.dims[d][: len(cuts)]:
-            cut, lifted = cuts[-1], state.cut(d, cuts[:-1])
-            yield _Move("all_gather", cut.axis, d), lifted
-            target = landing(cut.axis)
-            if target and cut.split == target[1].split == 1 and target[0] != d:
-                e = target[0]
-                yield _Move("all_to_all", cut.axis, d, e), lifted.cut(e, (*state.dims[e], target[1]))
+        if not cuts or cuts == goal.dims[d][: len(cuts)]:
+            continue
+        cut, lifted = cuts[-1], state.cut(d, cuts[:-1])
+        yield _Move("all_gather", cut.axis, d), lifted
+        target = _landing(cut.axis, state, goal)
+        if target and cut.split == target[1].split == 1 and target[0] != d:
+            e, landed = target
+            yield _Move("all_to_all", cut.axis, d, e), lifted.cut(e, (*state.dims[e], landed))
+
+
+def _reduce(state: _State, goal: _State) -> Iterator[tuple[_Move, _State]]:
+    """A pending reduction that does not stay."""
     for axis, kind in state.pending:
         if (axis, kind) in goal.pending:
             continue
-        yield _Move("all_reduce", axis, kind=kind), state.without(axis)
-        target = landing(axis)
+        reduced = state.without(axis)
+        yield _Move("all_reduce", axis, kind=kind), reduced
+        target = _landing(axis, state, goal)
         if target and target[1].split == 1:
-            d = target[0]
-            after = state.without(axis).cut(d, (*state.dims[d], target[1]))
-            yield _Move("reduce_scatter", axis, d, kind=kind), after
-    for axis in range(len(mesh.axes)):
-        if axis in bound:
-            continue
-        target = landing(axis)
-        if target:
             d, cut = target
-            yield _Move("chunk", axis, d, split=cut.split), state.cut(d, (*state.dims[d], cut))
-        for kind in (k for a, k in goal.pending if a == axis):
-            op = "keep_first" if kind in _KEPT_BY_FIRST else _NOTHING
-            yield _Move(op, axis, kind=kind), state.awaiting(axis, kind)
+            yield _Move("reduce_scatter", axis, d, kind=kind), reduced.cut(d, (*state.dims[d], cut))
+
+
+def _split_up(axis: int, state: _State, goal: _State) -> Iterator[tuple[_Move, _State]]:
+    """What a replicated axis becomes, without communication."""
+    target = _landing(axis, state, goal)
+    if target:
+        d, cut = target
+        yield _Move("chunk", axis, d, split=cut.split), state.cut(d, (*state.dims[d], cut))
+    for kind in (k for a, k in goal.pending if a == axis):
+        op = "keep_first" if kind in _KEPT_BY_FIRST else _NOTHING
+        yield _Move(op, axis, kind=kind), state.awaiting(axis, kind)
+
+
+def _landing(axis: int, state: _State, goal: _State) -> tuple[int, Cut] | None:
+    """The dim that ``axis`` cuts in the goal, if the cuts above its own are there already."""
+    for d, cuts in enumerate(goal.dims):
+        for i, cut in enumerate(cuts):
+            if cut.axis == axis:
+                return (d, cut) if state.dims[d] == cuts[:i] else None
+    return None
 
 
 def _price(move: _Move, state: _State, whole: int, mesh: Mesh) -> int:

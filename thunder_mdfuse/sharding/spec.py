@@ -1,13 +1,14 @@
 """Layouts: what a value's placements mean for one tensor dim, and what one rank then holds.
 
-In: tensor types with placements, and a mesh. Out: local sizes and starts as expressions in the mesh
-coordinate. Everything else in this folder asks here what a placement means.
+In: tensor types with placements, and a mesh. Out: local sizes and starts as expressions in the
+mesh coordinate. Everything else in this folder asks here what a placement means.
 
-A dim that several mesh axes cut is cut from the leftmost axis to the rightmost (DTensor's order), each
-axis cutting what the axes before it left. So the layout of a dim is a stack of *cuts*, outermost first,
-and only its innermost cut can be undone by a collective. Where the sizes are provably even, a strided cut
-followed by the axis whose size it skips is the same layout as the two plain cuts in the other order;
-layouts are kept in that plain order, so an FSDP-style ``StridedShard`` is gathered by one collective.
+A dim that several mesh axes cut is cut from the leftmost axis to the rightmost (DTensor's order),
+each axis cutting what the axes before it left. So the layout of a dim is a stack of *cuts*,
+outermost first, and only its innermost cut can be undone by a collective. Where the sizes are
+provably even, a strided cut followed by the axis whose size it skips is the same layout as the
+two plain cuts in the other order; layouts are kept in that plain order, so an FSDP-style
+``StridedShard`` is gathered by one collective.
 """
 
 from collections.abc import Iterable
@@ -30,14 +31,14 @@ from thunder_mdfuse.ir.types import (
     TensorType,
 )
 
-# What an unknown size counts as when bytes on the wire are compared. It must depend on nothing that
-# differs between ranks; the value only weighs symbolic dims against known ones.
+# What an unknown size counts as when bytes on the wire are compared. It must depend on nothing
+# that differs between ranks; the value only weighs symbolic dims against known ones.
 NOMINAL_SIZE = 1024
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Mesh axis number ``axis`` of ``ranks`` positions cuts a tensor dim; ``split`` > 1: strided."""
+    """Mesh axis number ``axis``, of ``ranks`` positions, cuts a dim; ``split`` > 1: strided."""
 
     axis: int
     ranks: int
@@ -77,7 +78,7 @@ def all_replicate(placements: Placements) -> bool:
 
 
 def commute(kinds: Iterable[str]) -> bool:
-    """Whether reductions of these kinds may be done in any order, as a placement list leaves it open."""
+    """Whether reductions of these kinds may be done in any order: placements do not say which."""
     found = set(kinds)
     return len(found) <= 1 or found <= {"sum", "avg"}
 
@@ -95,21 +96,17 @@ def check_placed(what: str, t: TensorType, mesh: Mesh) -> None:
         cut = shard_of(p)
         if cut is not None and not (0 <= cut[0] < t.ndim and cut[1] >= 1):
             raise ShardingError(
-                f"{what}: mesh axis {axis.name!r} has {p}, but {t} has dims 0 to {t.ndim - 1} only; "
-                "name one of them"
+                f"{what}: mesh axis {axis.name!r} has {p}, but the tensor is {t}; needed is a dim "
+                f"from 0 to {t.ndim - 1} and a split of at least 1"
             )
-    kinds = {a.name: p.op for a, p in zip(mesh.axes, placements, strict=True) if is_partial(p)}
+    pairs = zip(mesh.axes, placements, strict=True)
+    kinds = {a.name: p.op for a, p in pairs if isinstance(p, Partial)}
     if not commute(kinds.values()):
         found = ", ".join(f"{name!r}: {kind}" for name, kind in kinds.items())
         raise ShardingError(
-            f"{what} is Partial of different kinds on its mesh axes ({found}), found {t}; their order "
-            "would matter, so redistribute all but one of the axes to Replicate first"
+            f"{what} is Partial of different kinds on its mesh axes ({found}), found {t}; the order "
+            "of the reductions would matter, so redistribute one kind to Replicate first"
         )
-
-
-def is_partial(placement: Placement) -> bool:
-    """Whether ``placement`` is a pending reduction."""
-    return isinstance(placement, Partial)
 
 
 @lru_cache(maxsize=65536)
@@ -126,9 +123,9 @@ def layout(size: Size, placements: Placements, dim: int, mesh: Mesh) -> Layout:
 def in_plain_order(size: Size, cuts: Layout, mesh: Mesh) -> Layout:
     """``cuts`` with strided ones exchanged for plain ones in another order, where sizes are even.
 
-    Cutting into ``s`` parts and dealing each over axis ``a``, then giving each position of axis ``b``
-    (whose size divides ``s``) its share of consecutive parts, is cutting over ``b`` first and then over
-    ``a``, strided by what is left of ``s``.
+    Cutting into ``s`` parts and dealing each over axis ``a``, then giving each position of axis
+    ``b`` (whose size divides ``s``) its share of consecutive parts, is cutting over ``b`` first
+    and then over ``a``, strided by what is left of ``s``.
     """
     found = list(cuts)
     i = 0

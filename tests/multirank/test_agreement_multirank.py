@@ -1,0 +1,14 @@
+"""Agreement over a file store (mpirun) and over torchrun's TCP store."""
+
+from pathlib import Path
+
+import pytest
+from multirank.runner import run_ranks
+
+SCRIPT = Path(__file__).with_name("agreement_ranks.py")
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_agreement(launcher: str) -> None:
+    output = run_ranks(SCRIPT, 3, launcher, timeout=60, env={"MDFUSE_COMM_TIMEOUT": "4"})
+    assert output.count(" ok") == 3, output

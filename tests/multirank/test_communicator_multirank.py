@@ -1,0 +1,86 @@
+"""Ranks find each other under every launcher, and say who is missing when they do not."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from multirank.runner import run_ranks
+
+SCRIPT = Path(__file__).with_name("communicator_ranks.py")
+
+
+def run(
+    scenario: str,
+    ranks: int,
+    launcher: str = "mpirun",
+    argument: str = "",
+    env: dict[str, str] | None = None,
+) -> None:
+    args = (scenario, argument or str(ranks))
+    output = run_ranks(SCRIPT, ranks, launcher, timeout=60, args=args, env=env)
+    assert f"{scenario} ok" in output
+    # "[W" begins a warning of torch's C++ side.
+    assert "Warning" not in output and "[W" not in output, output
+
+
+@pytest.fixture
+def runtime_dir(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"), [("mpirun", 2), ("mpirun", 4), ("torchrun", 2), ("spawn", 2)]
+)
+def test_ranks_find_each_other(launcher: str, ranks: int, runtime_dir: Path) -> None:
+    run("make", ranks, launcher, env={"XDG_RUNTIME_DIR": str(runtime_dir)})
+    left = [path.name for path in runtime_dir.glob("*/*")]
+    assert left in ([], ["lock"]), "the last rank removes the meeting"
+
+
+def test_programs_after_each_other_under_one_launcher(runtime_dir: Path) -> None:
+    run("twice", 2, env={"XDG_RUNTIME_DIR": str(runtime_dir)})
+
+
+def test_group_made_again() -> None:
+    run("again", 2)
+
+
+def test_existing_group_is_adopted(tmp_path: Path) -> None:
+    run("adopt", 2, argument=str(tmp_path / "store"))
+
+
+def test_master_address_wins(runtime_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    env = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "XDG_RUNTIME_DIR": str(runtime_dir),
+    }
+    run("make", 2, env=env)
+    assert not list(runtime_dir.iterdir()), "no files when there is an address"
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_ranks_that_do_not_come_are_named(launcher: str) -> None:
+    run("absent", 3, launcher, env={"MDFUSE_COMM_TIMEOUT": "4"})
+
+
+def test_late_and_dead_ranks_are_named_and_nothing_hangs() -> None:
+    output = run_ranks(
+        SCRIPT, 3, timeout=60, args=("faults", "3"), env={"MDFUSE_COMM_TIMEOUT": "2"}
+    )
+    assert output.count("faults ok") == 2, output
+
+
+def test_alone() -> None:
+    names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+    env = {name: value for name, value in os.environ.items() if name not in names}
+    env["PYTHONPATH"] = str(SCRIPT.parents[2])
+    found = subprocess.run(
+        [sys.executable, SCRIPT, "alone", ""], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "alone ok\n", "")

@@ -1,0 +1,277 @@
+"""A fusion that can be called: it specialises itself for the inputs it gets and remembers what it made.
+
+Two levels of memory. A *plan* is made for a layout class (strides as expressions of the shape, pointer
+alignments) and holds for all sizes that pass its guards; a *bound program* is a plan with every size
+evaluated. A call whose inputs have been seen before is one dictionary look-up away from running.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from thunder_mdfuse import knobs, pipeline
+from thunder_mdfuse.codegen.cuda import KernelText
+from thunder_mdfuse.comm.agreement import agree
+from thunder_mdfuse.comm.team import axis_names
+from thunder_mdfuse.compile.device import current_target, default_target
+from thunder_mdfuse.dump import Dump
+from thunder_mdfuse.errors import ProgramError
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.decide import holds
+from thunder_mdfuse.ir.graph import Fusion, Use
+from thunder_mdfuse.ir.ops import row
+from thunder_mdfuse.ir.sizes import Size
+from thunder_mdfuse.ir.text import render, render_node
+from thunder_mdfuse.ir.types import TensorType
+from thunder_mdfuse.reference import run_reference
+from thunder_mdfuse.runtime.aten import TORCH_DTYPES
+from thunder_mdfuse.runtime.binding import bind
+from thunder_mdfuse.runtime.communicate import Communicate
+from thunder_mdfuse.runtime.program import BoundProgram, Value
+from thunder_mdfuse.runtime.report import StepReport, report
+from thunder_mdfuse.schedule.program import InputClass, ProgramPlan
+
+MOST_ALIGNED = 16
+Key = tuple[object, ...]
+
+
+@dataclass
+class Entry:
+    """What one key of the fast look-up leads to."""
+
+    plan: ProgramPlan
+    texts: list[KernelText]
+    symbols: dict[str, int]
+    backend: str
+    bound: BoundProgram | None
+
+
+class Executable:
+    """One global fusion, ready to be called with the local tensors of its inputs."""
+
+    def __init__(self, fusion: Fusion, name: str) -> None:
+        self.fusion, self.name = fusion, name
+        self.dump = Dump(name)
+        self.local = pipeline.lower(fusion, self.dump)
+        self.communicates = any(row(n.op).kind == "start" for n in self.local.nodes)
+        self._entries: dict[Key, Entry] = {}
+        self._plans: dict[Key, list[tuple[ProgramPlan, list[KernelText]]]] = {}
+        self._meshes: dict[str, Communicate] = {}
+        self._agreed: set[Key] = set()
+        self._lock = threading.RLock()
+        self.last: Entry | None = None
+
+    def run(
+        self,
+        inputs: Sequence[Value],
+        device_mesh: DeviceMesh | None = None,
+        shapes: Sequence[Sequence[int] | None] | None = None,
+    ) -> list[Value]:
+        """The outputs for ``inputs``, as local tensors and numbers; writes are done in place.
+
+        ``device_mesh``: the mesh that a fusion with placements runs on. ``shapes``: global shapes of
+        the inputs, needed when sizes are symbolic and sharded. Raises ``ProgramError`` for inputs that
+        do not fit the fusion, ``CommError`` when ranks disagree.
+        """
+        coordinate = None if device_mesh is None else device_mesh.get_coordinate()
+        key = (*map(_input_key, inputs), coordinate and tuple(coordinate), _modes())
+        if shapes is not None:
+            key = (*key, tuple(None if s is None else tuple(s) for s in shapes))
+        entry = self._entries.get(key)
+        if entry is None:
+            with self._lock:
+                entry = self._entries.get(key) or self._specialise(inputs, device_mesh, shapes)
+                self._entries[key] = entry
+        self.last = entry
+        communicate = None if device_mesh is None else Communicate(device_mesh)
+        with torch.no_grad():
+            if entry.bound is not None:
+                return entry.bound.run(inputs, communicate)
+            return run_reference(self.local, list(inputs), entry.symbols, communicate)
+
+    def _specialise(
+        self,
+        inputs: Sequence[Value],
+        device_mesh: DeviceMesh | None,
+        shapes: Sequence[Sequence[int] | None] | None,
+    ) -> Entry:
+        self._check(inputs)
+        symbols = self._symbols(inputs, device_mesh, shapes)
+        device = _device(inputs)
+        backend = _backend(device)
+        if self.communicates:
+            assert device_mesh is not None
+            self._agree(device_mesh, symbols)
+        plan, texts, symbols = self._plan(inputs, symbols, device)
+        bound = None
+        if backend != "reference":
+            arch = current_target(device.index).arch if device.type == "cuda" else ""
+            bound = BoundProgram(plan, texts, symbols, backend, device, arch)
+        return Entry(plan, texts, symbols, backend, bound)
+
+    def _check(self, inputs: Sequence[Value]) -> None:
+        wanted = self.fusion.inputs
+        if len(inputs) != len(wanted):
+            raise ProgramError(f"{self.name} takes {len(wanted)} inputs, found {len(inputs)}")
+        for node, value in zip(wanted, inputs, strict=True):
+            t = self.fusion.nodes[node].types[0]
+            if isinstance(t, TensorType) != isinstance(value, torch.Tensor):
+                raise ProgramError(f"{self.name}: input %{node} is a {type(value)}, needed is {t}")
+            if isinstance(value, torch.Tensor) and value.dtype != TORCH_DTYPES[t.dtype]:
+                raise ProgramError(
+                    f"{self.name}: input %{node} has dtype {value.dtype}, needed is {t.dtype}"
+                )
+
+    def _symbols(
+        self,
+        inputs: Sequence[Value],
+        mesh: DeviceMesh | None,
+        shapes: Sequence[Sequence[int] | None] | None,
+    ) -> dict[str, int]:
+        if self.fusion.mesh is None:
+            return bind(self.fusion, inputs)
+        if mesh is None:
+            raise ProgramError(
+                f"{self.name} has placements on {self.fusion.mesh}; pass the DeviceMesh to run on"
+            )
+        coordinate = mesh.get_coordinate()
+        if coordinate is None:
+            raise ProgramError(f"{self.name}: this rank is not in the mesh {mesh}")
+        places = {f"@{n}": c for n, c in zip(axis_names(mesh), coordinate, strict=True)}
+        return {**bind(self.local, inputs, places, shapes, self.fusion), **places}
+
+    def _agree(self, mesh: DeviceMesh, symbols: Mapping[str, int]) -> None:
+        """Compare the global program with the other ranks of every team, once for each set of sizes."""
+        known = {k: v for k, v in symbols.items() if not k.startswith("@")}
+        key = (*sorted(known.items()),)
+        if key in self._agreed:
+            return
+        summary = {f"%{i}": render_node(i, n) for i, n in enumerate(self.fusion.nodes)}
+        summary["sizes"] = str(known)
+        teams = {n.attrs.team: n for n in self.local.nodes if row(n.op).kind == "start"}  # type: ignore[union-attr]
+        communicate = Communicate(mesh)
+        for name in sorted(teams):
+            _, group = communicate.team(name).member()
+            agree(group, f"{self.fusion.key} {known}", summary, f"region {self.name}")
+        self._agreed.add(key)
+
+    def _plan(
+        self, inputs: Sequence[Value], symbols: dict[str, int], device: torch.device
+    ) -> tuple[ProgramPlan, list[KernelText], dict[str, int]]:
+        classes, symbols = self._classes(inputs, symbols)
+        target = current_target(device.index) if device.type == "cuda" else default_target()
+        key: Key = (*classes, target.name, device.type, _modes())
+        plans = self._plans.setdefault(key, [])
+        for plan, texts in plans:
+            if all(holds(g, symbols) for g in plan.guards):
+                return plan, texts, symbols
+        plan, texts = pipeline.plan(
+            self.local, classes, target, symbols, device.type, self.dump
+        )
+        plans.append((plan, texts))
+        return plan, texts, symbols
+
+    def _classes(
+        self, inputs: Sequence[Value], symbols: dict[str, int]
+    ) -> tuple[list[InputClass], dict[str, int]]:
+        classes, symbols = [], dict(symbols)
+        for node, value in zip(self.local.inputs, inputs, strict=True):
+            if not isinstance(value, torch.Tensor):
+                classes.append(InputClass(None))
+                continue
+            shape = self.local.tensor(Use(node)).shape
+            strides = _dense_strides(shape, value)
+            if strides is None:
+                strides = ()
+                for d, stride in enumerate(value.stride()):
+                    name = f"stride{node}_{d}"
+                    symbols[name] = stride
+                    strides += (stride if stride in (0, 1) else sizes.symbol(name),)
+            classes.append(InputClass(strides, _alignment(value)))
+        return classes, symbols
+
+    def stages(self) -> dict[str, str]:
+        """The text of every stage so far, by name; program and kernels after the first call."""
+        return dict(self.dump.texts)
+
+    def kernel_sources(self) -> dict[str, str]:
+        """The CUDA text of each kernel of the last call's program, by entry name."""
+        return {} if self.last is None else {t.entry: t.source for t in self.last.texts}
+
+    def report(self) -> list[StepReport]:
+        """What each step of the last call's program does and moves. Empty before the first call."""
+        return [] if self.last is None else report(self.last.plan, self.last.symbols)
+
+    def __str__(self) -> str:
+        return f"{self.name}:\n{render(self.fusion)}"
+
+
+_memory: dict[str, Executable] = {}
+_memory_lock = threading.Lock()
+
+
+def compile_fusion(fusion: Fusion, name: str) -> Executable:
+    """The executable of global ``fusion``; equal fusions share one, whatever their names."""
+    with _memory_lock:
+        found = _memory.get(fusion.key)
+        if found is None:
+            found = _memory[fusion.key] = Executable(fusion, name)
+        return found
+
+
+def _modes() -> tuple[object, ...]:
+    return knobs.text("MDFUSE_BACKEND"), knobs.flag("MDFUSE_EAGER_ROUNDING")
+
+
+def _input_key(value: Value) -> object:
+    if not isinstance(value, torch.Tensor):
+        return type(value)
+    return value.shape, value.stride(), value.dtype, value.device, _alignment(value)
+
+
+def _alignment(tensor: torch.Tensor) -> int:
+    low = tensor.data_ptr() & (MOST_ALIGNED - 1)
+    return MOST_ALIGNED if low == 0 else low & -low
+
+
+def _device(inputs: Sequence[Value]) -> torch.device:
+    devices = [v.device for v in inputs if isinstance(v, torch.Tensor)]
+    for device in devices:
+        if device.type == "cuda":
+            return device
+    if devices:
+        return devices[0]
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _backend(device: torch.device) -> str:
+    asked = knobs.text("MDFUSE_BACKEND")
+    if asked == "auto":
+        return "cuda" if device.type == "cuda" else "reference"
+    needed = {"cuda": "cuda", "emulate": "cpu"}.get(asked, device.type)
+    if device.type != needed:
+        raise ProgramError(
+            f"MDFUSE_BACKEND={asked} runs on {needed} tensors, the inputs are on {device}; "
+            "move them, or unset the variable"
+        )
+    return asked
+
+
+def _dense_strides(shape: tuple[Size, ...], value: torch.Tensor) -> tuple[Size, ...] | None:
+    """The strides of a tensor without gaps, as products of its sizes; None for one with gaps."""
+    order = sorted(range(value.ndim), key=lambda d: (-value.stride(d), -value.shape[d]))
+    actual, strides = 1, [0] * value.ndim
+    result: list[Size] = [0] * value.ndim
+    step: Size = 1
+    for d in reversed(order):
+        if value.stride(d) != actual:
+            return None
+        result[d], strides[d] = step, actual
+        step = step * shape[d]
+        actual *= value.shape[d]
+    return tuple(result)

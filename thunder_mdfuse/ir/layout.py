@@ -1,0 +1,311 @@
+"""Memory layouts: where each tensor value of a fusion lives, and with which strides, as in eager torch.
+
+In: a fusion, the strides of its inputs, and a ``Decider`` for what sizes leave open. Out: a
+``Layout`` for every tensor value. A view lives in its operand's storage; a fresh value has the
+strides that torch would allocate, so that what leaves a region looks as if each op had run by
+itself. Which rule an op follows is the ``strides`` field of its row in ``ir/ops.py``; the rules
+themselves are in ``ir/geometry.py``.
+
+Broadcasts are nodes here, while an eager kernel gets the operand as it was. So a
+``broadcast_in_dim`` that could be torch's implicit one is looked through where an elementwise op
+reads it (unless its ``explicit`` attribute says that the user wrote it), and so is the cast of a
+promotion.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from thunder_mdfuse.errors import IRError
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.attrs import (
+    BroadcastAttrs,
+    CastAttrs,
+    ChunkAttrs,
+    CopyAttrs,
+    DimsAttrs,
+    ShapeAttrs,
+    SliceAttrs,
+)
+from thunder_mdfuse.ir.decide import Decider as Decider
+from thunder_mdfuse.ir.decide import holds as holds
+from thunder_mdfuse.ir.geometry import (
+    Sizes,
+    Strided,
+    contiguous_strides,
+    dense_like,
+    expanded_strides,
+    format_strides,
+    has_order,
+    is_contiguous,
+    iterator_strides,
+    ordered_strides,
+    preserved_strides,
+    reshaped_strides,
+)
+from thunder_mdfuse.ir.graph import Fusion, Node, Use
+from thunder_mdfuse.ir.infer import broadcast_shapes
+from thunder_mdfuse.ir.ops import row
+from thunder_mdfuse.ir.sizes import Size, symbols
+from thunder_mdfuse.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The value is in the storage of ``base`` (its own when fresh), ``offset`` elements from its start.
+
+    ``base`` is an input or a value that no view rule applies to; offsets are relative to where
+    ``base`` begins, which for an input is the tensor's own first element.
+    """
+
+    base: Use
+    offset: Size
+    strides: tuple[Size, ...]
+
+
+def layouts(
+    fusion: Fusion,
+    input_strides: Sequence[tuple[Size, ...] | None],
+    decide: Decider,
+    device: str = "cuda",
+) -> dict[Use, Layout]:
+    """The layout of every tensor value of ``fusion``; None among ``input_strides`` is row-major.
+
+    ``device``: "cuda" or "cpu", whose eager kernels differ in a few rules (promotion makes copies
+    on CPU).
+    """
+    if len(input_strides) != len(fusion.inputs):
+        raise IRError(
+            f"strides for {len(fusion.inputs)} inputs are needed, found {len(input_strides)}"
+        )
+    walk = _Walk(fusion, input_strides, decide, device)
+    for i, node in enumerate(fusion.nodes):
+        for result, t in enumerate(node.types):
+            if isinstance(t, TensorType):
+                walk.add(Use(i, result), node, t)
+    return walk.found
+
+
+class _Walk:
+    """One walk over a fusion; ``found`` fills up in node order."""
+
+    def __init__(
+        self,
+        fusion: Fusion,
+        input_strides: Sequence[tuple[Size, ...] | None],
+        decide: Decider,
+        device: str,
+    ) -> None:
+        self.fusion, self.input_strides = fusion, input_strides
+        self.decide, self.device = decide, device
+        self.found: dict[Use, Layout] = {}
+
+    def add(self, use: Use, node: Node, t: TensorType) -> None:
+        """Find the layout of result ``use`` of ``node``; those of its operands are known."""
+        found = _RULES[row(node.op).strides](self, use, node, t)
+        self.found[use] = found if isinstance(found, Layout) else Layout(use, 0, found)
+
+    def operand(self, use: Use) -> Strided:
+        """Shape and strides of the tensor ``use``, as it is in this program."""
+        return Strided(self.fusion.tensor(use).shape, self.found[use].strides)
+
+    def tensors(self, node: Node) -> list[Strided]:
+        """The operands of ``node`` that have dims."""
+        known = [a for a in node.args if a in self.found]
+        return [self.operand(a) for a in known if self.fusion.tensor(a).ndim]
+
+    def eager_operand(self, use: Use, copies: bool, cast: bool = True) -> Strided | None:
+        """What an eager elementwise kernel is given for ``use``; None for a number or a 0-dim tensor.
+
+        ``copies``: a promoted operand is first copied to the common dtype, else read as it is.
+        """
+        t = self.fusion.type_of(use)
+        if not isinstance(t, TensorType) or not t.ndim:
+            return None
+        node = self.fusion.nodes[use.node]
+        if isinstance(node.attrs, BroadcastAttrs) and _may_be_implicit(node.attrs):
+            return self.eager_operand(node.args[0], copies, cast)
+        if cast and isinstance(node.attrs, CastAttrs) and not node.attrs.user:
+            inner = self.eager_operand(node.args[0], copies, cast=False)
+            if inner is None or not copies:
+                return inner
+            return Strided(inner.shape, preserved_strides(inner, self.decide))
+        return self.operand(use)
+
+    def alias(self, of: Use, offset: Size, strides: Sizes) -> Layout:
+        """A view of ``of``, ``offset`` elements into it."""
+        whole = self.found[of]
+        return Layout(whole.base, sizes.add(whole.offset, offset), strides)
+
+
+# A rule gives strides (of a fresh value) or a whole layout (of a view).
+_Rule = Callable[[_Walk, Use, Node, TensorType], Layout | Sizes]
+
+
+def _may_be_implicit(attrs: BroadcastAttrs) -> bool:
+    """Whether torch's own broadcasting could do it: the operand's dims are the last ones."""
+    first = len(attrs.shape) - len(attrs.dims)
+    return not attrs.explicit and attrs.dims == tuple(range(first, len(attrs.shape)))
+
+
+def _input(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    strides = walk.input_strides[use.node]
+    if strides is None:
+        return contiguous_strides(t.shape, walk.decide)
+    if len(strides) != t.ndim:
+        raise IRError(f"input {use} of type {t} needs {t.ndim} strides, found {strides}")
+    return strides
+
+
+def _contiguous(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    return contiguous_strides(t.shape, walk.decide)
+
+
+def _preserve(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    return preserved_strides(walk.operand(node.args[0]), walk.decide)
+
+
+def _dense(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    """Another shape in the operand's order of dims: what DTensor does for global strides."""
+    x = walk.operand(node.args[0])
+    return dense_like(Strided(t.shape, x.strides), walk.decide)
+
+
+def _iterator(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    copies = walk.device == "cpu" or node.op == "where"
+    seen = [walk.eager_operand(a, copies) for a in node.args]
+    tensors = [x for x in seen if x is not None]
+    if _common_shape(tensors) != t.shape:
+        # Nothing implicit could give this shape: the broadcasts are the user's own.
+        tensors = walk.tensors(node)
+    others = len(tensors) < len(node.args) and not _is_unary(walk, node)
+    if not tensors:
+        return contiguous_strides(t.shape, walk.decide)
+    strides = iterator_strides(t.shape, tensors, others, walk.decide)
+    if node.op in _WITH_NUMBER:
+        return iterator_strides(t.shape, [Strided(t.shape, strides)], True, walk.decide)
+    return strides
+
+
+# Torch computes these as a unary op and then a comparison with a number.
+_WITH_NUMBER = ("isinf",)
+
+
+def _is_unary(walk: _Walk, node: Node) -> bool:
+    """Ops whose number torch gives to the kernel beside its operands instead of among them."""
+    number = not isinstance(walk.fusion.type_of(node.args[-1]), TensorType)
+    return number and node.op in ("pow", "lerp")
+
+
+def _common_shape(operands: Sequence[Strided]) -> Sizes:
+    shape: Sizes = ()
+    for x in operands:
+        shape = broadcast_shapes("layout", shape, x.shape)
+    return shape
+
+
+def _copy(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    assert isinstance(node.attrs, CopyAttrs)
+    order, (arg,) = node.attrs.order, node.args
+    x = walk.operand(arg)
+    if order is None:
+        return preserved_strides(x, walk.decide)
+    row_major = order == tuple(range(t.ndim))
+    if node.attrs.reuse:
+        fits = is_contiguous(x, walk.decide) if row_major else has_order(x, order, walk.decide)
+        if fits and _everywhere(walk, x, t.shape, x.strides):
+            return walk.found[arg]
+    return (
+        contiguous_strides(t.shape, walk.decide) if row_major else ordered_strides(t.shape, order)
+    )
+
+
+def _format(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    return format_strides(t.shape, walk.tensors(node), walk.decide)
+
+
+def _chunk(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    """Torch slices the chunk out and clones it."""
+    assert isinstance(node.attrs, ChunkAttrs)
+    x = walk.operand(node.args[0])
+    return preserved_strides(Strided(t.shape, x.strides), walk.decide)
+
+
+def _broadcast(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    assert isinstance(node.attrs, BroadcastAttrs)
+    (arg,) = node.args
+    if arg not in walk.found:  # a number becomes a 0-dim tensor of its own
+        return expanded_strides(Strided((), ()), t.shape, (), walk.decide)
+    strides = expanded_strides(walk.operand(arg), t.shape, node.attrs.dims, walk.decide)
+    return walk.alias(arg, 0, strides)
+
+
+def _permute(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    assert isinstance(node.attrs, DimsAttrs)
+    strides = walk.found[node.args[0]].strides
+    return walk.alias(node.args[0], 0, tuple(strides[d] for d in node.attrs.dims))
+
+
+def _squeeze(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    assert isinstance(node.attrs, DimsAttrs)
+    strides = walk.found[node.args[0]].strides
+    kept = tuple(s for d, s in enumerate(strides) if d not in node.attrs.dims)
+    return walk.alias(node.args[0], 0, kept)
+
+
+def _slice(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    assert isinstance(node.attrs, SliceAttrs)
+    strides = walk.found[node.args[0]].strides
+    offset: Size = 0
+    for start, stride in zip(node.attrs.starts, strides, strict=True):
+        offset = sizes.add(offset, sizes.multiply(start, stride))
+    stepped = zip(strides, node.attrs.steps, strict=True)
+    return walk.alias(node.args[0], offset, tuple(sizes.multiply(s, k) for s, k in stepped))
+
+
+def _reshape(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    assert isinstance(node.attrs, ShapeAttrs)
+    x = walk.operand(node.args[0])
+    strides = reshaped_strides(x, t.shape, walk.decide)
+    if strides is not None and _everywhere(walk, x, t.shape, strides):
+        return walk.alias(node.args[0], 0, strides)
+    return contiguous_strides(t.shape, walk.decide)
+
+
+def _everywhere(walk: _Walk, x: Strided, shape: Sizes, strides: Sizes) -> bool:
+    """Whether ``strides`` show ``x`` as ``shape`` at every position, where positions disagree."""
+    if not any("@" in name for size in (*x.shape, *x.strides, *shape) for name in symbols(size)):
+        return True
+    for place in walk.decide.places():
+        here = Strided(_at(x.shape, place), _at(x.strides, place))
+        new_shape = _at(shape, place)
+        right = reshaped_strides(here, new_shape, walk.decide)
+        if right is None:
+            return False
+        triples = zip(new_shape, _at(strides, place), right, strict=True)
+        if 0 not in new_shape and any(size != 1 and a != b for size, a, b in triples):
+            return False
+    return True
+
+
+def _at(many: Sizes, place: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(sizes.evaluate(size, place) for size in many)
+
+
+_VIEWS: dict[str, _Rule] = {
+    "broadcast_in_dim": _broadcast,
+    "permute": _permute,
+    "squeeze": _squeeze,
+    "slice": _slice,
+}
+_RULES: dict[str, _Rule] = {
+    "input": _input,
+    "view": lambda walk, use, node, t: _VIEWS[node.op](walk, use, node, t),
+    "reshape": _reshape,
+    "copy": _copy,
+    "iterator": _iterator,
+    "contiguous": _contiguous,
+    "preserve": _preserve,
+    "format": _format,
+    "chunk": _chunk,
+    "global": _dense,
+}

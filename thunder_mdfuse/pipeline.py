@@ -1,0 +1,61 @@
+"""The one list of stages: from a global fusion to planned kernels with their CUDA text.
+
+    fusion -> decompose -> propagate -> reshard -> localize      once a fusion
+           -> plan -> CUDA text                                  once a layout class of the inputs
+           -> compiled and bound to sizes                        runtime/program.py
+
+Nothing else knows the order. Every stage's text goes to a ``Dump``; ``MDFUSE_VERIFY=1`` checks the program
+after each.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from thunder_mdfuse import knobs
+from thunder_mdfuse.codegen.cuda import KernelText, write_kernel
+from thunder_mdfuse.dump import Dump
+from thunder_mdfuse.ir.decompose import decompose
+from thunder_mdfuse.ir.graph import Fusion
+from thunder_mdfuse.ir.text import render
+from thunder_mdfuse.ir.verify import verify
+from thunder_mdfuse.schedule.program import InputClass, ProgramPlan, plan_program
+from thunder_mdfuse.schedule.target import Target
+from thunder_mdfuse.sharding.localize import localize
+from thunder_mdfuse.sharding.propagate import propagate
+from thunder_mdfuse.sharding.reshard import reshard
+
+STAGES: tuple[tuple[str, Callable[[Fusion], Fusion]], ...] = (
+    ("decompose", decompose),
+    ("propagate", propagate),
+    ("reshard", reshard),
+    ("localize", localize),
+)
+
+
+def lower(fusion: Fusion, dump: Dump) -> Fusion:
+    """The local fusion of a global one."""
+    dump.write("region", render(fusion))
+    for name, stage in STAGES:
+        fusion = stage(fusion)
+        if knobs.flag("MDFUSE_VERIFY"):
+            verify(fusion, name)
+        dump.write(name, render(fusion))
+    return fusion
+
+
+def plan(
+    fusion: Fusion,
+    inputs: Sequence[InputClass],
+    target: Target,
+    hints: Mapping[str, int],
+    device: str,
+    dump: Dump,
+) -> tuple[ProgramPlan, list[KernelText]]:
+    """The program of a local fusion for one class of inputs, and its kernels' CUDA text."""
+    program = plan_program(
+        fusion, inputs, target, hints, device, knobs.flag("MDFUSE_EAGER_ROUNDING")
+    )
+    dump.write("program", str(program))
+    texts = [write_kernel(kernel) for kernel in program.kernels]
+    for i, text in enumerate(texts):
+        dump.write(f"kernel{i}", text.source, "cu")
+    return program, texts

@@ -1,0 +1,55 @@
+"""Collective nodes of a local fusion on the process groups of one DeviceMesh."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from thunder_mdfuse.comm import collectives
+from thunder_mdfuse.comm.pending import Pending
+from thunder_mdfuse.comm.team import Team, mesh_team
+from thunder_mdfuse.comm.wire import Traffic
+from thunder_mdfuse.ir.graph import Node
+
+Start = Callable[[torch.Tensor, Team, Any, Traffic], Pending]
+
+# One row per op that starts a collective.
+STARTS: dict[str, Start] = {
+    "all_gather": lambda x, team, a, traffic: collectives.start_all_gather(
+        x, team, a.dim, a.size, traffic=traffic
+    ),
+    "all_reduce": lambda x, team, a, traffic: collectives.start_all_reduce(
+        x, team, a.op, traffic=traffic
+    ),
+    "reduce_scatter": lambda x, team, a, traffic: collectives.start_reduce_scatter(
+        x, team, a.dim, a.op, traffic=traffic
+    ),
+    "all_to_all": lambda x, team, a, traffic: collectives.start_all_to_all(
+        x, team, a.scatter_dim, a.scatter_size, a.gather_dim, a.gather_size, traffic=traffic
+    ),
+}
+
+
+class Communicate:
+    """Starts and waits for collectives. ``traffic`` counts the bytes that this rank sends."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh = mesh
+        self.traffic = Traffic()
+        self._teams: dict[str, Team] = {}
+
+    def team(self, name: str) -> Team:
+        """The team along mesh axis ``name``."""
+        found = self._teams.get(name)
+        if found is None:
+            found = self._teams[name] = mesh_team(self.mesh, name)
+        return found
+
+    def start(self, node: Node, tensor: torch.Tensor, attrs: Any) -> Pending:
+        """Start the collective of ``node``, whose attributes with evaluated sizes are ``attrs``."""
+        return STARTS[node.op](tensor, self.team(attrs.team), attrs, self.traffic)
+
+    def wait(self, pending: Pending) -> torch.Tensor:
+        """The result of a started collective. Raises ``CommError`` when it does not come in time."""
+        return pending.wait()

@@ -1,0 +1,127 @@
+"""Executing one planned kernel: on a GPU, or in the emulator on the CPU, from the same text.
+
+``prepare`` binds a kernel to sizes, once; the result is called with the tensors and scalars of each call.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from thunder_mdfuse.codegen.cuda import KernelText
+from thunder_mdfuse.compile.cache import cached_cubin, cached_cubins
+from thunder_mdfuse.compile.emulate import Allocation, build, poison
+from thunder_mdfuse.compile.module import check_parameters, encode, load, raw_stream
+from thunder_mdfuse.compile.nvrtc import Job
+from thunder_mdfuse.compile.sources import device_headers
+from thunder_mdfuse.errors import EmulatorError
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.graph import Use
+from thunder_mdfuse.ir.types import DType
+
+Launcher = Callable[[Mapping[Use, torch.Tensor], Mapping[Use, object]], None]
+
+# How a scalar of each compute dtype is passed; kinds of compile/module.py.
+_KINDS = {
+    DType.BOOL: "bool",
+    DType.U8: "u8",
+    DType.I8: "i8",
+    DType.I16: "i16",
+    DType.I32: "i32",
+    DType.I64: "i64",
+    DType.F32: "f32",
+    DType.F64: "f64",
+}
+
+
+def scalar_kinds(text: KernelText) -> list[str]:
+    """The parameter kind of each scalar of the kernel."""
+    return [_KINDS[s.dtype] for s in text.scalars]
+
+
+def _converted(value: object, dtype: DType) -> object:
+    if dtype is DType.BOOL:
+        return bool(value)
+    return float(value) if dtype.is_float else int(value)  # type: ignore[call-overload, arg-type]
+
+
+def cubins(texts: Sequence[KernelText], arch: str) -> None:
+    """Compile all kernels of a program into the cache, in parallel."""
+    headers = device_headers()
+    cached_cubins([Job(t.source, t.entry, arch, headers) for t in texts])
+
+
+def prepare_cuda(text: KernelText, symbols: Mapping[str, int], device: int, arch: str) -> Launcher:
+    """A launcher on CUDA device ``device``; the module is loaded when this returns."""
+    cubin = cached_cubin(Job(text.source, text.entry, arch, device_headers()))
+    integer = "i64" if text.plan.launch.wide_index else "i32"
+    kinds = scalar_kinds(text)
+    pointers = ["ptr"] * len(text.plan.buffers)
+    check_parameters(cubin, pointers + [integer] * len(text.sizes) + kinds)
+    kernel = load(cubin, device)
+    grid = sizes.evaluate(text.blocks, symbols)
+    bound = encode([integer] * len(text.sizes), [sizes.evaluate(s, symbols) for s in text.sizes])
+    launch = kernel.prepare((grid, 1, 1), (text.plan.launch.threads, 1, 1), text.shared)
+    bases = [b.value for b in text.plan.buffers]
+    scalars = [(s.value, s.dtype) for s in text.scalars]
+
+    def run(tensors: Mapping[Use, torch.Tensor], numbers: Mapping[Use, object]) -> None:
+        passed = [_converted(numbers[use], dtype) for use, dtype in scalars]
+        launch(
+            raw_stream(device),
+            *[tensors[b].data_ptr() for b in bases],
+            *bound,
+            *encode(kinds, passed),
+        )
+
+    return run
+
+
+def prepare_emulated(text: KernelText, symbols: Mapping[str, int]) -> Launcher:
+    """A launcher in the emulator; every launch is checked for faults in several thread orders."""
+    kernel = build(text.source, text.entry)
+    grid = sizes.evaluate(text.blocks, symbols)
+    bound = [sizes.evaluate(s, symbols) for s in text.sizes]
+    scalars = [(s.value, s.dtype) for s in text.scalars]
+
+    def run(tensors: Mapping[Use, torch.Tensor], numbers: Mapping[Use, object]) -> None:
+        if grid == 0:
+            return
+        arguments: list[int | float | bool] = []
+        allocations: dict[int, Allocation] = {}
+        for i, buffer in enumerate(text.plan.buffers):
+            tensor = tensors[buffer.value]
+            address = tensor.data_ptr()
+            nbytes = _reach(tensor)
+            arguments.append(address)
+            if buffer.written:
+                poison(address, nbytes)
+            known = allocations.get(address)
+            written = buffer.written or (known is not None and known.writable)
+            allocations[address] = Allocation(
+                address, nbytes, written, f"b{i} ({buffer.value})", fresh=buffer.written
+            )
+        arguments += bound
+        arguments += [_converted(numbers[use], dtype) for use, dtype in scalars]  # type: ignore[misc]
+        report = kernel.launch_checked(
+            grid=(grid, 1, 1),
+            block=(text.plan.launch.threads, 1, 1),
+            args=arguments,
+            allocations=list(allocations.values()),
+            shared_bytes=text.shared,
+        )
+        if report.unwritten:
+            first = report.unwritten[0]
+            raise EmulatorError(
+                f"kernel {text.entry} left {first.nbytes} bytes of {first.name} unwritten, "
+                f"the first at byte {first.first}"
+            )
+
+    return run
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first element to the end of its last one."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()

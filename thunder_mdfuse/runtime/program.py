@@ -1,0 +1,235 @@
+"""A planned program, bound to sizes and a backend, and run on tensors.
+
+``bind_program`` evaluates every size, compiles or finds every kernel and returns a ``BoundProgram``, whose
+``run`` allocates, launches, calls ATen and communicates, in the plan's order. Between calls it holds no
+tensor. Nothing here decides anything: what runs is in the plan.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from thunder_mdfuse.codegen.cuda import KernelText
+from thunder_mdfuse.errors import ProgramError
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.graph import Use
+from thunder_mdfuse.ir.types import ScalarType
+from thunder_mdfuse.runtime.aten import ATEN, TORCH_DTYPES
+from thunder_mdfuse.runtime.binding import evaluate_attrs
+from thunder_mdfuse.runtime.communicate import Communicate
+from thunder_mdfuse.runtime.launch import cubins, prepare_cuda, prepare_emulated
+from thunder_mdfuse.schedule.program import ProgramPlan, host_scalars
+
+Value = torch.Tensor | bool | int | float | complex
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor value with everything evaluated: its base, and the view of that base that it is."""
+
+    base: Use
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    whole: bool
+
+
+@dataclass
+class Frame:
+    """The values of one call: tensors by the base whose storage they are, numbers, pending results."""
+
+    device: torch.device
+    communicate: Communicate | None
+    tensors: dict[Use, torch.Tensor] = field(default_factory=dict)
+    numbers: dict[Use, object] = field(default_factory=dict)
+    pending: dict[int, Any] = field(default_factory=dict)
+
+
+Action = Callable[[Frame], None]
+
+
+class BoundProgram:
+    """A program for inputs of one shape, stride and alignment class, on one backend and device."""
+
+    def __init__(
+        self,
+        plan: ProgramPlan,
+        texts: Sequence[KernelText],
+        symbols: Mapping[str, int],
+        backend: str,
+        device: torch.device,
+        arch: str,
+    ) -> None:
+        self.plan, self.symbols, self.device = plan, dict(symbols), device
+        self.backend = backend
+        self._places = {use: self._place(use) for use in plan.layouts}
+        self._texts, self._arch = list(texts), arch
+        self._scalars = [self._scalar(i) for i in host_scalars(plan.fusion)]
+        if backend == "cuda":
+            cubins(texts, arch)
+        self._actions = self._build()
+
+    def _place(self, use: Use) -> Placed:
+        layout, t = self.plan.layouts[use], self.plan.fusion.tensor(use)
+        shape = tuple(sizes.evaluate(s, self.symbols) for s in t.shape)
+        strides = tuple(sizes.evaluate(s, self.symbols) for s in layout.strides)
+        offset = sizes.evaluate(layout.offset, self.symbols)
+        return Placed(
+            layout.base, shape, strides, offset, TORCH_DTYPES[t.dtype], layout.base == use
+        )
+
+    def _build(self) -> list[Action]:
+        """The actions of a call: each step, then the release of what no later step reads."""
+        texts = iter(self._texts)
+        actions: list[Action] = []
+        last_use: dict[Use, int] = {}
+        for i, step in enumerate(self.plan.steps):
+            if step.kernel is not None:
+                actions.append(self._kernel(next(texts)))
+                for b in step.kernel.buffers:
+                    last_use[b.value] = i
+                continue
+            make = {"aten": self._aten, "start": self._start, "wait": self._wait}[step.kind]
+            actions.append(make(step.node))
+            for arg in self.plan.fusion.nodes[step.node].args:
+                if arg in self._places:
+                    last_use[self._places[arg].base] = i
+        kept = {self._places[o.value].base for o in self.plan.fusion.outputs if o.value in self._places}
+        released: dict[int, list[Use]] = {}
+        for use, i in last_use.items():
+            if use not in kept:
+                released.setdefault(i, []).append(use)
+        return [
+            _then_release(action, tuple(released.get(i, ()))) for i, action in enumerate(actions)
+        ]
+
+    def _kernel(self, text: KernelText) -> Action:
+        if self.backend == "cuda":
+            assert self.device.index is not None
+            launch = prepare_cuda(text, self.symbols, self.device.index, self._arch)
+        else:
+            launch = prepare_emulated(text, self.symbols)
+        fresh = [(b.value, self._places[b.value]) for b in text.plan.buffers if b.written]
+
+        def action(frame: Frame) -> None:
+            for use, p in fresh:
+                frame.tensors[use] = torch.empty_strided(
+                    p.shape, p.strides, dtype=p.dtype, device=frame.device
+                )
+            launch(frame.tensors, frame.numbers)
+
+        return action
+
+    def _operands(self, node: int) -> list[Callable[[Frame], Value]]:
+        return [self._read(a) for a in self.plan.fusion.nodes[node].args]
+
+    def _read(self, use: Use) -> Callable[[Frame], Value]:
+        """A function that finds the value ``use`` in a frame."""
+        if isinstance(self.plan.fusion.type_of(use), ScalarType):
+            return lambda frame: frame.numbers[use]  # type: ignore[return-value]
+        p = self._places[use]
+        if p.whole:
+            return lambda frame: frame.tensors[use]
+        return lambda frame: _view(frame.tensors[p.base], p)
+
+    def _aten(self, node_number: int) -> Action:
+        node = self.plan.fusion.nodes[node_number]
+        operands, attrs = self._operands(node_number), evaluate_attrs(node.attrs, self.symbols)
+        call, dtypes = ATEN[node.op], [t.dtype for t in node.types]
+        places = [self._places[Use(node_number, r)] for r in range(len(node.types))]
+
+        def action(frame: Frame) -> None:
+            results = call([read(frame) for read in operands], attrs, dtypes)
+            for r, (result, p) in enumerate(zip(results, places, strict=True)):
+                frame.tensors[Use(node_number, r)] = _with_layout(result, p)
+
+        return action
+
+    def _start(self, node_number: int) -> Action:
+        node = self.plan.fusion.nodes[node_number]
+        (read,) = self._operands(node_number)
+        attrs = evaluate_attrs(node.attrs, self.symbols)
+
+        def action(frame: Frame) -> None:
+            if frame.communicate is None:
+                raise ProgramError(
+                    f"{node.op} over mesh axis {attrs.team!r} needs a DeviceMesh, and none was given; "
+                    "pass the mesh of the DTensors that the program was made for"
+                )
+            frame.pending[node_number] = frame.communicate.start(node, read(frame), attrs)
+
+        return action
+
+    def _wait(self, node_number: int) -> Action:
+        started = self.plan.fusion.nodes[node_number].args[0].node
+        place = self._places[Use(node_number)]
+
+        def action(frame: Frame) -> None:
+            assert frame.communicate is not None
+            result = frame.communicate.wait(frame.pending.pop(started))
+            frame.tensors[Use(node_number)] = _with_layout(result, place)
+
+        return action
+
+    def _scalar(self, node_number: int) -> Action:
+        node = self.plan.fusion.nodes[node_number]
+        attrs = evaluate_attrs(node.attrs, self.symbols)
+        call, dtypes = ATEN[node.op], [t.dtype for t in node.types]
+
+        def action(frame: Frame) -> None:
+            args = [frame.numbers[a] for a in node.args]
+            (frame.numbers[Use(node_number)],) = call(args, attrs, dtypes)
+
+        return action
+
+    def run(self, inputs: Sequence[Value], communicate: Communicate | None) -> list[Value]:
+        """The outputs for ``inputs``, which must be of the class that this was bound to."""
+        frame = Frame(self.device, communicate)
+        for node, value in zip(self.plan.fusion.inputs, inputs, strict=True):
+            if isinstance(value, torch.Tensor):
+                frame.tensors[Use(node)] = value
+            else:
+                frame.numbers[Use(node)] = value
+        for action in self._scalars:
+            action(frame)
+        for action in self._actions:
+            action(frame)
+        return self._outputs(frame, inputs)
+
+    def _outputs(self, frame: Frame, inputs: Sequence[Value]) -> list[Value]:
+        found = [self._read(o.value)(frame) for o in self.plan.fusion.outputs]
+        positions = {node: i for i, node in enumerate(self.plan.fusion.inputs)}
+        for i, output in enumerate(self.plan.fusion.outputs):
+            if output.writes is not None:
+                target = inputs[positions[output.writes]]
+                assert isinstance(target, torch.Tensor)
+                found[i] = target.copy_(found[i])  # type: ignore[arg-type]
+        return found
+
+
+def _then_release(action: Action, uses: tuple[Use, ...]) -> Action:
+    if not uses:
+        return action
+
+    def both(frame: Frame) -> None:
+        action(frame)
+        for use in uses:
+            frame.tensors.pop(use, None)
+
+    return both
+
+
+def _view(base: torch.Tensor, p: Placed) -> torch.Tensor:
+    return base.as_strided(p.shape, p.strides, base.storage_offset() + p.offset)
+
+
+def _with_layout(result: torch.Tensor, p: Placed) -> torch.Tensor:
+    """``result`` itself when it has the planned strides, else a copy that has."""
+    if result.stride() == p.strides or result.numel() == 0:
+        return result
+    return torch.empty_strided(p.shape, p.strides, dtype=p.dtype, device=result.device).copy_(
+        result
+    )

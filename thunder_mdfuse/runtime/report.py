@@ -1,0 +1,71 @@
+"""What each step of a program does and how many bytes it moves, for ``explain`` and for tests."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.graph import Use
+from thunder_mdfuse.ir.types import TensorType
+from thunder_mdfuse.schedule.plan import KernelPlan
+from thunder_mdfuse.schedule.program import ProgramPlan
+from thunder_mdfuse.comm.wire import ring_bytes
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """``kind``: kernel, aten or collective. Bytes are of device memory; ``wire_bytes`` between ranks."""
+
+    kind: str
+    name: str
+    ops: tuple[str, ...]
+    bytes_read: int
+    bytes_written: int
+    wire_bytes: int = 0
+    detail: str = ""
+
+
+def report(plan: ProgramPlan, symbols: Mapping[str, int]) -> list[StepReport]:
+    """One record for each step that does work; a wait is part of its collective."""
+    found = []
+    kernels = 0
+    for step in plan.steps:
+        if step.kernel is not None:
+            found.append(_kernel(f"kernel{kernels}", step.kernel, plan, symbols))
+            kernels += 1
+        elif step.kind in ("aten", "start"):
+            found.append(_node(step.kind, step.node, plan, symbols))
+    return found
+
+
+def _nbytes(t: TensorType, symbols: Mapping[str, int]) -> int:
+    return sizes.evaluate(sizes.product(t.shape), symbols) * t.dtype.itemsize
+
+
+def _storage(plan: ProgramPlan, value: Use, symbols: Mapping[str, int]) -> int:
+    return _nbytes(plan.fusion.tensor(value), symbols)
+
+
+def _kernel(
+    name: str, kernel: KernelPlan, plan: ProgramPlan, symbols: Mapping[str, int]
+) -> StepReport:
+    read = sum(_storage(plan, b.value, symbols) for b in kernel.buffers if not b.written)
+    written = sum(_storage(plan, b.value, symbols) for b in kernel.buffers if b.written)
+    silent = ("load", "const", "scalar", "index", "in_range")
+    ops = tuple(i.op.removeprefix("reduce_") for i in kernel.body if i.op not in silent)
+    detail = f"{kernel.family}, {kernel.launch.threads} threads x {kernel.launch.items} items of "
+    detail += f"{kernel.launch.vector}, {kernel.phases} phases"
+    return StepReport("kernel", name, ops, read, written, 0, detail)
+
+
+def _node(kind: str, number: int, plan: ProgramPlan, symbols: Mapping[str, int]) -> StepReport:
+    node = plan.fusion.nodes[number]
+    tensors = [plan.fusion.type_of(a) for a in node.args]
+    read = sum(_nbytes(t, symbols) for t in tensors if isinstance(t, TensorType))
+    written = sum(_nbytes(t, symbols) for t in node.types if isinstance(t, TensorType))
+    if kind == "aten":
+        return StepReport("aten", node.op, (node.op,), read, written)
+    attrs = node.attrs
+    ranks: int = attrs.ranks  # type: ignore[union-attr]
+    wire = ring_bytes(node.op, max(read, written), ranks)
+    detail = f"mesh axis {attrs.team}, {ranks} ranks"  # type: ignore[union-attr]
+    return StepReport("collective", node.op, (node.op,), read, written, wire, detail)

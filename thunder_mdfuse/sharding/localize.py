@@ -1,0 +1,180 @@
+"""Third stage: from the global view to one rank's program, the same text for every rank.
+
+In: a global fusion whose changes of placement are explicit. Out: a local fusion: types have the
+sizes that one rank holds, as expressions in its mesh coordinate (``@axis``), without placements;
+each ``reshard`` is its sequence of steps (``changes``), a collective being a start and a
+``wait``; attributes that carry sizes are local. The mesh stays on the fusion to say what the
+teams are.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from thunder_mdfuse.errors import ShardingError
+from thunder_mdfuse.ir.attrs import NO_ATTRS, Attrs, SizeAttrs
+from thunder_mdfuse.ir.graph import Builder, Fusion, Node, Output, Use
+from thunder_mdfuse.ir.sizes import Size
+from thunder_mdfuse.ir.types import Mesh, TensorType
+from thunder_mdfuse.sharding.changes import route
+from thunder_mdfuse.sharding.spec import layout, local_shape, local_start, local_type
+
+
+def localize(fusion: Fusion) -> Fusion:
+    """The local program of ``fusion``.
+
+    Raises ``ShardingError`` where a local tensor has not the shape that its placements say.
+    """
+    if fusion.mesh is None:
+        return replace(fusion, level="local")
+    localizer = _Localizer(fusion, fusion.mesh)
+    values: dict[Use, Use] = {}
+    for i, node in enumerate(fusion.nodes):
+        args = tuple(values[a] for a in node.args)
+        for r, use in enumerate(localizer.emit(i, node, args)):
+            values[Use(i, r)] = use
+    outputs = tuple(
+        Output(values[o.value], None if o.writes is None else values[Use(o.writes)].node)
+        for o in fusion.outputs
+    )
+    return localizer.builder.finish(outputs, fusion.guards)
+
+
+class _Localizer:
+    def __init__(self, fusion: Fusion, mesh: Mesh) -> None:
+        self.fusion, self.mesh = fusion, mesh
+        self.builder = Builder(mesh, "local")
+
+    def emit(self, i: int, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
+        """The local nodes of ``node``; their results stand for the node's."""
+        (t, *_) = node.types
+        if node.op == "input":
+            return (
+                self.builder.input(local_type(t, self.mesh) if isinstance(t, TensorType) else t),
+            )
+        if node.op in ("from_local", "to_local"):
+            return (self._border(i, node, args[0]),)
+        if node.op == "reshard":
+            return (self._change(node, args[0]),)
+        if not _placed(t):
+            return self.builder.node(replace(node, args=args))
+        args, attrs = _LOCAL.get(node.op, _unchanged)(self, node, args)
+        results = self.builder.op(node.op, args, attrs)
+        for r, use in enumerate(results):
+            expected = local_type(self.fusion.tensor(Use(i, r)), self.mesh)
+            assert self.builder.type_of(use) == expected, f"{node.op} %{i}: {expected}"
+        return results
+
+    def _border(self, i: int, node: Node, use: Use) -> Use:
+        """from_local, to_local: the same value, whose two types must agree on the local shape."""
+        outside, inside = node.types[0], self.fusion.tensor(node.args[0])
+        if node.op == "from_local":
+            outside, inside = inside, outside
+        assert isinstance(outside, TensorType) and isinstance(inside, TensorType)
+        expected = local_shape(inside, self.mesh)
+        if outside.shape != expected:
+            listing = ", ".join(map(str, expected))
+            raise ShardingError(
+                f"{node.op} %{i}: the local tensor is {outside}, but a rank's part of {inside} on "
+                f"{self.mesh} has shape [{listing}]; give the local tensor that shape, or a "
+                "global shape and placements that fit it"
+            )
+        return use
+
+    def _change(self, node: Node, use: Use) -> Use:
+        """The steps of a reshard, one mesh axis at a time."""
+        before, after = self.fusion.tensor(node.args[0]), node.types[0]
+        assert isinstance(after, TensorType) and before.placements and after.placements
+        way = route(
+            before.shape, before.dtype.itemsize, self.mesh, before.placements, after.placements
+        )
+        for step in way.steps:
+            (use,) = self.builder.op(step.op, (use,), step.attrs)
+            if step.communicates:
+                (use,) = self.builder.op("wait", (use,))
+        assert self.builder.type_of(use) == local_type(after, self.mesh)
+        return use
+
+    def size(self, size: Size) -> Use:
+        """``size`` as a scalar value."""
+        if isinstance(size, int):
+            return self.builder.const(size)
+        return self.builder.op("size", (), SizeAttrs(size))[0]
+
+
+def _placed(t: object) -> bool:
+    return isinstance(t, TensorType) and t.placements is not None
+
+
+# How attributes become local: one function a kind, and which ops it is for. Dims along which an
+# op rearranges elements are never sharded (see the rules), so most attributes stay as they are.
+
+_Local = Callable[[_Localizer, Node, tuple[Use, ...]], tuple[tuple[Use, ...], Attrs]]
+
+
+def _unchanged(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[tuple[Use, ...], Attrs]:
+    return args, node.attrs
+
+
+def _result_shape(
+    loc: _Localizer, node: Node, args: tuple[Use, ...]
+) -> tuple[tuple[Use, ...], Attrs]:
+    """The attribute names the result's shape."""
+    attrs: Any = node.attrs
+    return args, replace(attrs, shape=_shape(loc, node))
+
+
+def _shape(loc: _Localizer, node: Node) -> tuple[Size, ...]:
+    t = node.types[0]
+    assert isinstance(t, TensorType)
+    return local_shape(t, loc.mesh)
+
+
+def _starts(loc: _Localizer, node: Node) -> tuple[Size, ...]:
+    """Where this rank's block of the result begins in the whole."""
+    t = node.types[0]
+    assert isinstance(t, TensorType) and t.placements is not None
+    return tuple(
+        local_start(n, layout(n, t.placements, d, loc.mesh), loc.mesh)
+        for d, n in enumerate(t.shape)
+    )
+
+
+def _slice(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[tuple[Use, ...], Attrs]:
+    """A dim that is taken whole ends where this rank's part ends."""
+    attrs: Any = node.attrs
+    whole = loc.fusion.tensor(node.args[0]).shape
+    local = loc.builder.tensor(args[0]).shape
+    ends = [have if e == n else e for e, n, have in zip(attrs.ends, whole, local, strict=True)]
+    return args, replace(attrs, ends=tuple(ends))
+
+
+def _iota(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[tuple[Use, ...], Attrs]:
+    """start + index * step, the index beginning where this rank's block does."""
+    (offset,) = _starts(loc, node)
+    start, step = args
+    if offset != 0:
+        (shift,) = loc.builder.op("mul", (loc.size(offset), step), NO_ATTRS)
+        (start,) = loc.builder.op("add", (start, shift), NO_ATTRS)
+    return _result_shape(loc, node, (start, step))
+
+
+def _uniform(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[tuple[Use, ...], Attrs]:
+    """The counter runs over the whole, so that shards draw what the whole would."""
+    attrs: Any = node.attrs
+    t = node.types[0]
+    assert isinstance(t, TensorType)
+    local = _shape(loc, node)
+    if local == t.shape:
+        return args, attrs
+    return args, replace(attrs, shape=local, whole=t.shape, starts=_starts(loc, node))
+
+
+_LOCAL: dict[str, _Local] = {
+    "reshape": _result_shape,
+    "broadcast_in_dim": _result_shape,
+    "full": _result_shape,
+    "iota": _iota,
+    "uniform": _uniform,
+    "slice": _slice,
+}

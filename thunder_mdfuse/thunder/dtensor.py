@@ -1,0 +1,228 @@
+"""DTensor's side of a region: meshes, placements and specs, to the IR and back.
+
+Here and nowhere else torch's placement objects are read or made. At trace time a ``DTensorProxy``'s spec
+gives a value's placements; at run time DTensors are opened to local tensors, and local results are closed
+again over the mesh object that the call brought.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from thunder.core.proxies import AnyProxy, Proxy, TensorProxy
+from thunder.core.pytree import tree_flatten, tree_map
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, tracectx
+from thunder.torch.experimental.dtensor_proxy import (
+    DTensorProxy,
+    create_dtensor_proxy_from_proxies,
+)
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import Partial as TorchPartial
+from torch.distributed.tensor import Replicate as TorchReplicate
+from torch.distributed.tensor import Shard as TorchShard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor.placement_types import Placement as TorchPlacement
+from torch.distributed.tensor.placement_types import _StridedShard as TorchStridedShard
+
+from thunder_mdfuse.comm.team import axis_names, mesh_digest
+from thunder_mdfuse.errors import ExecutorError
+from thunder_mdfuse.ir import attrs as at
+from thunder_mdfuse.ir.chunks import chunk_size, position
+from thunder_mdfuse.ir.graph import Use
+from thunder_mdfuse.ir.sizes import Size
+from thunder_mdfuse.ir.types import (
+    REDUCTIONS,
+    REPLICATE,
+    Mesh,
+    MeshAxis,
+    Partial,
+    Placement,
+    Placements,
+    Shard,
+    StridedShard,
+    TensorType,
+)
+from thunder_mdfuse.thunder.reasons import Reason
+from thunder_mdfuse.thunder.values import Values
+
+
+def logical_mesh(mesh: DeviceMesh) -> Mesh:
+    """The IR's mesh for torch's: names, sizes and digest, and no reference to the object."""
+    axes = (MeshAxis(name, mesh.size(i)) for i, name in enumerate(axis_names(mesh)))
+    return Mesh(tuple(axes), mesh_digest(mesh))
+
+
+def to_placement(p: TorchPlacement, ndim: int) -> Placement:
+    """The IR's placement for torch's. Raises ``ExecutorError`` for kinds that the IR lacks."""
+    if type(p) is TorchReplicate:
+        return REPLICATE
+    if type(p) is TorchShard:
+        return Shard(p.dim % ndim)
+    if type(p) is TorchStridedShard:
+        return StridedShard(p.dim % ndim, p.split_factor)
+    if type(p) is TorchPartial and p.reduce_op in REDUCTIONS:
+        return Partial(p.reduce_op)
+    raise ExecutorError(
+        f"the placement {p!r} is not supported; redistribute to Replicate, Shard or a Partial of "
+        f"{', '.join(REDUCTIONS)} first"
+    )
+
+
+def to_placements(spec: DTensorSpec) -> Placements:
+    """The IR's placements for a spec's."""
+    return tuple(to_placement(p, spec.ndim) for p in spec.placements)
+
+
+def spec_refusal(p: DTensorProxy) -> Reason | None:
+    """Why a value with this proxy's spec cannot be in a region."""
+    try:
+        to_placements(p.spec._o)
+    except ExecutorError as e:
+        return Reason(f"{p.name}: {e}")
+    return None
+
+
+def local_shape(shape: Sequence[Size], placements: Placements, mesh: Mesh) -> tuple[Size, ...]:
+    """The shape at this rank, as expressions in the mesh coordinate (DTensor's chunk rule)."""
+    sizes = list(shape)
+    for axis, p in zip(mesh.axes, placements, strict=True):
+        if isinstance(p, Shard | StridedShard):
+            split = p.split if isinstance(p, StridedShard) else 1
+            sizes[p.dim] = chunk_size(sizes[p.dim], axis.size, position(axis.name), split)
+    return tuple(sizes)
+
+
+def from_local_check(bsym: BoundSymbol) -> Reason | None:
+    """The local shape must be what DTensor's chunk rule says, since the program is one for all ranks."""
+    x, out = bsym.args[0], bsym.output
+    if bsym.kwargs.get("run_check"):
+        return Reason("from_local(run_check=True) compares ranks, which a region does not")
+    expected = _chunk_shape(out.spec._o)
+    if tuple(x._shape) != expected:
+        return Reason(
+            f"from_local: the local tensor {x.name} has shape {tuple(x._shape)}, the chunk rule "
+            f"gives {expected} at this rank; pass shape= and stride= of the whole"
+        )
+    return None
+
+
+def to_local_check(bsym: BoundSymbol) -> Reason | None:
+    return spec_refusal(bsym.args[0])
+
+
+def redistribute_check(bsym: BoundSymbol) -> Reason | None:
+    x, mesh = bsym.args[0], bsym.args[1] if len(bsym.args) > 1 else None
+    if mesh is not None and mesh != x.spec._o.mesh:
+        return Reason(f"redistribute from {x.spec._o.mesh} to another mesh ({mesh})")
+    return None
+
+
+def _chunk_shape(spec: DTensorSpec) -> tuple[int, ...]:
+    sizes = list(spec.shape)
+    coordinate = spec.mesh.get_coordinate() or [0] * spec.mesh.ndim
+    for axis, p in enumerate(to_placements(spec)):
+        if isinstance(p, Shard | StridedShard):
+            split = p.split if isinstance(p, StridedShard) else 1
+            size = chunk_size(sizes[p.dim], spec.mesh.size(axis), coordinate[axis], split)
+            assert isinstance(size, int)
+            sizes[p.dim] = size
+    return tuple(sizes)
+
+
+def from_local(v: Values, x: Any, *_: Any, **__: Any) -> Any:
+    placements = v.pins[0]
+    assert placements is not None
+    shape = v.sizes(v.outs[0]._shape)
+    return v.result("from_local", (v.value(x),), at.LocalAttrs(shape, placements))
+
+
+def to_local(v: Values, x: Any, **_: Any) -> Any:
+    use = v.value(x)
+    found = v.type(use)
+    assert isinstance(found, TensorType) and found.placements is not None
+    assert v.builder.mesh is not None
+    shape = local_shape(found.shape, found.placements, v.builder.mesh)
+    return v.op("to_local", (use,), at.ShapeAttrs(shape))
+
+
+def redistribute(v: Values, x: Any, *_: Any, **__: Any) -> tuple[Use, ...]:
+    placements = v.pins[0]
+    assert placements is not None
+    return v.result("reshard", (v.value(x),), at.ReshardAttrs(placements))
+
+
+def region_mesh(proxies: Sequence[Proxy]) -> DeviceMesh | None:
+    """The mesh object that the trace knows for a region's DTensors; None when it has none."""
+    return next((p.spec._o.mesh for p in proxies if isinstance(p, DTensorProxy)), None)
+
+
+Specs = dict[str, DTensorSpec]
+
+
+def traced_specs(bsyms: Sequence[BoundSymbol]) -> Specs:
+    """The spec that the trace gives every DTensor which ``bsyms`` make."""
+    outs = (p for bsym in bsyms for p in bsym.flat_proxy_outs)
+    return {p.name: p.spec._o for p in outs if isinstance(p, DTensorProxy)}
+
+
+def replayed_specs(bsyms: Sequence[BoundSymbol], given: Specs) -> Specs:
+    """The specs that eager DTensor gives when the inputs have the specs ``given``.
+
+    Thunder's meta functions run each op on fake DTensors, so calling them again propagates specs that
+    differ from the traced ones (another mesh or placement under symbolic values, a gradient).
+    """
+    found: dict[str, Any] = {}
+    with tracectx(TraceCtx()):
+
+        def swap(x: Any) -> Any:
+            if not isinstance(x, DTensorProxy):
+                return x
+            if x.name not in found:
+                found[x.name] = _proxy_like(x, given.get(x.name, x.spec._o))
+            return found[x.name]
+
+        for bsym in bsyms:
+            args, kwargs = tree_map(swap, (bsym.args, bsym.kwargs))
+            if not any(isinstance(p, DTensorProxy) for p in bsym.flat_proxy_outs):
+                continue
+            outs, _ = tree_flatten(bsym.sym.meta(*args, **kwargs))
+            found.update((p.name, new) for p, new in zip(bsym.flat_outs, outs, strict=True))
+    return {name: p.spec._o for name, p in found.items()}
+
+
+def _proxy_like(x: DTensorProxy, spec: DTensorSpec) -> DTensorProxy:
+    local = TensorProxy(
+        like=x.local_tensor, shape=_chunk_shape(spec), device=x.device, requires_grad=False
+    )
+    return create_dtensor_proxy_from_proxies(local, AnyProxy(spec), False)
+
+
+def waited(x: torch.Tensor) -> torch.Tensor:
+    """The tensor behind an unfinished collective, once that has ended; ``x`` itself otherwise."""
+    return x.wait() if type(x) is AsyncCollectiveTensor else x
+
+
+def check_one_mesh(name: str, mesh: DeviceMesh, other: DeviceMesh) -> None:
+    """Raise ``ExecutorError`` unless two inputs of one call are on equal meshes."""
+    if other is not mesh and other != mesh:
+        raise ExecutorError(
+            f"{name}: its inputs are on different meshes, {mesh} and {other}; one region works on "
+            "one mesh: redistribute or rebuild one side so that all inputs share a mesh"
+        )
+
+
+def spec_on(mesh: DeviceMesh, spec: DTensorSpec) -> DTensorSpec:
+    """``spec`` over the mesh object ``mesh``, which equals its own."""
+    if spec.mesh is mesh:
+        return spec
+    assert spec.tensor_meta is not None
+    meta = TensorMeta(spec.tensor_meta.shape, spec.tensor_meta.stride, spec.tensor_meta.dtype)
+    return DTensorSpec(mesh, spec.placements, meta)
+
+
+def close(local: torch.Tensor, spec: DTensorSpec) -> DTensor:
+    """The DTensor of a local result."""
+    return DTensor(local, spec, requires_grad=False)

@@ -1,0 +1,314 @@
+"""The callable that a region becomes: Thunder calls it with the region's inputs, in order.
+
+Nothing is compiled until the first call. A call is described by a *key*: empty where Thunder's own guards
+say everything, else which symbolic sizes are equal (or 0 or 1), the DTensors' specs, and the numbers that
+are baked in. Each key has an ``Entry``: a translated fusion, its executable, and the specs of its DTensor
+results. Equal fusions share one executable, whatever regions they came from.
+"""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.torch.experimental.dtensor_proxy import DTensorProxy
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+from thunder_mdfuse.errors import ExecutorError, IRError
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.graph import Fusion
+from thunder_mdfuse.ir.sizes import Size
+from thunder_mdfuse.ir.types import Mesh, ScalarType, TensorType
+from thunder_mdfuse.pipeline import Executable, compile_fusion
+from thunder_mdfuse.thunder import dtensor as dt
+from thunder_mdfuse.thunder.translate import Given, Translated, translate
+from thunder_mdfuse.thunder.values import NUMBER_DTYPES, NumberNeeded, known_dtype
+
+_shared: "weakref.WeakValueDictionary[str, Executable]" = weakref.WeakValueDictionary()
+
+
+def executable_for(fusion: Fusion, name: str) -> Executable:
+    """The one executable of all fusions equal to ``fusion``; ``name`` is used if it is made now."""
+    found = _shared.get(fusion.key)
+    if found is None:
+        found = compile_fusion(fusion, name)
+        _shared[fusion.key] = found
+    return found
+
+
+@dataclass
+class Entry:
+    """One specialisation of a region."""
+
+    translated: Translated
+    executable: Executable
+    specs: tuple[DTensorSpec | None, ...]
+    mesh: DeviceMesh | None
+    calls: int = 0
+
+    def specs_on(self, mesh: DeviceMesh) -> tuple[DTensorSpec | None, ...]:
+        """The specs of the outputs over the mesh object of this call."""
+        if mesh is not self.mesh:
+            self.specs = tuple(s and dt.spec_on(mesh, s) for s in self.specs)
+            self.mesh = mesh
+        return self.specs
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """How often a region was called, and for how many descriptions it was specialised."""
+
+    calls: int
+    specialisations: int
+
+
+class FusionCall:
+    """A region as Thunder calls it. ``repr`` names its ops, as ``mdFusion0: (mul, add)``."""
+
+    def __init__(
+        self,
+        name: str,
+        bsyms: Sequence[BoundSymbol],
+        inputs: Sequence[Proxy],
+        outputs: Sequence[Proxy],
+        keep_inputs: bool = False,
+    ) -> None:
+        self.name = name
+        self.bsyms, self.inputs, self.outputs = tuple(bsyms), tuple(inputs), tuple(outputs)
+        self.last_used: Executable | None = None
+        self.last_inputs: tuple[Any, ...] | None = None
+        self._keep_inputs = keep_inputs
+        self._entries: dict[Any, Entry] = {}
+        self._baked: set[str] = set()
+        self._exact = False
+        self._last: Entry | None = None
+        self._writes = _writes(self.bsyms, self.inputs, self.outputs)
+        self._simple = _guarded_by_thunder(self.inputs) and not _on_mesh(self.bsyms)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: ({', '.join(b.sym.name for b in self.bsyms)})"
+
+    def __call__(self, *args: Any) -> Sequence[Any]:
+        if self._keep_inputs:
+            self.last_inputs = args
+        if self._writes:
+            self._check_writes(args)
+        mesh = None
+        if self._simple:
+            entry = self._entries.get(()) or self._specialise((), args)
+            locals_ = list(args)
+        else:
+            mesh, locals_ = self._open(args)
+            entry = self._entry(args)
+            locals_ = [locals_[i] for i in entry.translated.positions]
+        self.last_used, self._last = entry.executable, entry
+        entry.calls += 1
+        results = entry.executable.run(locals_, device_mesh=mesh)
+        return self._close(args, results, entry, mesh)
+
+    def _open(self, args: Sequence[Any]) -> tuple[DeviceMesh | None, list[Any]]:
+        """Local tensors and plain numbers for the program, and the mesh object of this call."""
+        mesh: DeviceMesh | None = None
+        opened = []
+        for proxy, arg in zip(self.inputs, args, strict=True):
+            if isinstance(proxy, DTensorProxy):
+                if not isinstance(arg, DTensor):
+                    raise ExecutorError(
+                        f"{self.name}: the input {proxy.name} was a DTensor when it was traced, but "
+                        f"is a {type(arg).__name__} now; wrap it with DTensor.from_local"
+                    )
+                if mesh is None:
+                    mesh = arg._spec.mesh
+                elif arg._spec.mesh is not mesh:
+                    dt.check_one_mesh(self.name, mesh, arg._spec.mesh)
+                opened.append(dt.waited(arg._local_tensor))
+            elif isinstance(arg, torch.Tensor):
+                opened.append(arg.item() if _is_host_scalar(proxy, self.inputs) else dt.waited(arg))
+            else:
+                opened.append(arg)
+        return mesh or dt.traced_mesh(self.bsyms), opened
+
+    def _close(
+        self, args: Sequence[Any], results: Sequence[Any], entry: Entry, mesh: DeviceMesh | None
+    ) -> Sequence[Any]:
+        outs = list(results[: len(self.outputs)])
+        for at, (source, _) in self._writes.items():
+            if at < len(outs):
+                outs[at] = args[source]
+        if mesh is None:
+            return outs
+        specs = entry.specs_on(mesh)
+        return [out if s is None else dt.close(out, s) for out, s in zip(outs, specs, strict=True)]
+
+    def _check_writes(self, args: Sequence[Any]) -> None:
+        for source, grad_enabled in self._writes.values():
+            target = args[source]
+            if grad_enabled and target.is_leaf and target.requires_grad:
+                raise ExecutorError(
+                    f"{self.name}: {self.inputs[source].name} is a leaf that requires grad and is "
+                    "written in place; use torch.no_grad() or write to a copy"
+                )
+
+    def _entry(self, args: Sequence[Any]) -> Entry:
+        key = self._key(args)
+        found = self._entries.get(key)
+        if found is None:
+            known = (self._exact, frozenset(self._baked))
+            found = self._specialise(key, args)
+            if known != (self._exact, frozenset(self._baked)):
+                self._entries = {self._key(args): found}
+        return found
+
+    def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        parts: list[Any] = []
+        classes: dict[int, int] = {}
+        for proxy, arg in zip(self.inputs, args, strict=True):
+            if isinstance(proxy, DTensorProxy):
+                parts.append(arg._spec)
+            elif isinstance(proxy, TensorProxy):
+                if self._exact:
+                    parts.append(arg.shape)
+                elif _is_symbolic(proxy):
+                    parts.append(tuple(_class_of(s, classes) for s in arg.shape))
+            else:
+                parts.append((type(arg), arg) if proxy.name in self._baked else type(arg))
+        return tuple(parts)
+
+    def _specialise(self, key: Any, args: Sequence[Any]) -> Entry:
+        """A new entry. Whatever must be known and is not yet is baked in, then tried again."""
+        while True:
+            try:
+                translated, specs, mesh = self._translate(args)
+                break
+            except NumberNeeded as e:
+                self._baked.add(e.name)
+            except IRError:
+                # Sizes that are equal now, but not by the symbols that they are made of.
+                if self._exact or self._simple:
+                    raise
+                self._exact = True
+        entry = Entry(translated, executable_for(translated.fusion, self.name), specs, mesh)
+        self._entries[key] = entry
+        return entry
+
+    def _translate(
+        self, args: Sequence[Any]
+    ) -> tuple[Translated, tuple[DTensorSpec | None, ...], DeviceMesh | None]:
+        given_specs = {p.name: a._spec for p, a in zip(self.inputs, args, strict=True)
+                       if isinstance(p, DTensorProxy)}
+        mesh = next((s.mesh for s in given_specs.values()), None) or dt.traced_mesh(self.bsyms)
+        logical = None if mesh is None else dt.logical_mesh(mesh)
+        specs = dt.specs_for(self.bsyms, self.inputs, given_specs)
+        pins = {name: dt.to_placements(s) for name, s in specs.items()}
+        given = self._given(args, logical, specs)
+        done = translate(self.bsyms, self.inputs, self.outputs, given, logical, pins)
+        return done, tuple(specs.get(p.name) for p in self.outputs), mesh
+
+    def _given(
+        self, args: Sequence[Any], mesh: Mesh | None, specs: dt.Specs
+    ) -> list[Given]:
+        classes: dict[int, int] = {}
+        locals_ = dt.local_inputs(self.bsyms)
+        found: list[Given] = []
+        for proxy, arg in zip(self.inputs, args, strict=True):
+            if isinstance(proxy, DTensorProxy):
+                shape: tuple[Size, ...] = tuple(arg.shape)
+                found.append(
+                    TensorType(known_dtype(proxy.dtype), shape, dt.to_placements(arg._spec))
+                )
+            elif isinstance(proxy, NumberProxy):
+                baked = proxy.name in self._baked
+                found.append(arg if baked else ScalarType(NUMBER_DTYPES[type(arg)]))
+            elif _is_host_scalar(proxy, self.inputs):
+                found.append(ScalarType(NUMBER_DTYPES[type(arg.item())]))
+            elif mesh is not None and proxy.name in locals_:
+                spec = specs[locals_[proxy.name]]
+                shape = dt.local_shape(tuple(spec.shape), dt.to_placements(spec), mesh)
+                found.append(TensorType(known_dtype(proxy.dtype), shape))
+            else:
+                shape = self._shape(proxy, arg, classes)
+                found.append(TensorType(known_dtype(proxy.dtype), shape))
+        return found
+
+    def _shape(self, proxy: Proxy, arg: torch.Tensor, classes: dict[int, int]) -> tuple[Size, ...]:
+        if self._exact or not _is_symbolic(proxy):
+            return tuple(arg.shape)
+        return tuple(_size_of(_class_of(s, classes)) for s in arg.shape)
+
+    def cache_info(self) -> CacheInfo:
+        """Calls so far and specialisations made."""
+        entries = self._entries.values()
+        return CacheInfo(sum(e.calls for e in entries), len(entries))
+
+    def cache_clear(self) -> None:
+        """Forget all specialisations; the next call makes a new one."""
+        self._entries.clear()
+        self._last = self.last_used = None
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All specialisations, oldest first."""
+        return tuple(self._entries.values())
+
+    def last_cuda_code(self) -> str:
+        """The generated CUDA text of the program that ran last."""
+        if self.last_used is None:
+            raise ExecutorError(f"{self.name} has not run yet, so it has no code; call it first")
+        return "\n".join(self.last_used.kernel_sources().values())
+
+
+def _class_of(size: int, classes: dict[int, int]) -> int:
+    """0 and 1 as they are (negated), other sizes by when they were first seen."""
+    if size < 2:
+        return -1 - size
+    return classes.setdefault(size, len(classes))
+
+
+def _size_of(number: int) -> Size:
+    return -1 - number if number < 0 else sizes.symbol(f"s{number}")
+
+
+def _is_symbolic(proxy: Proxy) -> bool:
+    return any(isinstance(d, NumberProxy) for d in proxy._shape)
+
+
+def _on_mesh(bsyms: Sequence[BoundSymbol]) -> bool:
+    return any(isinstance(p, DTensorProxy) for b in bsyms for p in (*b.flat_proxy_args, *b.flat_proxy_outs))
+
+
+def _guarded_by_thunder(inputs: Sequence[Proxy]) -> bool:
+    """Whether Thunder's prologue checks all that a program depends on, but for strides."""
+    return all(
+        isinstance(p, TensorProxy)
+        and not isinstance(p, DTensorProxy)
+        and not _is_symbolic(p)
+        and not _is_host_scalar(p, inputs)
+        for p in inputs
+    )
+
+
+def _is_host_scalar(proxy: Proxy, inputs: Sequence[Proxy]) -> bool:
+    """Whether an input is a 0-dim CPU tensor for a program on another device: a number to it."""
+    if not isinstance(proxy, TensorProxy) or proxy.ndim or proxy.device.device_str() != "cpu":
+        return False
+    return any(isinstance(p, TensorProxy) and p.device.device_str() != "cpu" for p in inputs)
+
+
+def _writes(
+    bsyms: Sequence[BoundSymbol], inputs: Sequence[Proxy], outputs: Sequence[Proxy]
+) -> dict[int, tuple[int, bool]]:
+    """For each write: the output that it is (or a number past them), the input, and the grad mode."""
+    where = {p.name: i for i, p in enumerate(inputs)}
+    at = {p.name: i for i, p in enumerate(outputs)}
+    found: dict[int, tuple[int, bool]] = {}
+    for bsym in bsyms:
+        if bsym.sym.id is PrimIDs.COPY_:
+            number = at.get(bsym.output.name, len(outputs) + len(found))
+            found[number] = (where[bsym.args[1].name], bool(bsym.kwargs["grad_enabled"]))
+    return found
