@@ -1,6 +1,7 @@
 """thunder_mdfuse: a Lightning-Thunder fusion executor for one GPU or many.
 
-Names are loaded on first use, so that ``import thunder_mdfuse`` needs no GPU, no compiler, no Thunder.
+Names are loaded on first use, so that ``import thunder_mdfuse`` needs no GPU, no compiler, no
+Thunder.
 """
 
 from importlib import import_module

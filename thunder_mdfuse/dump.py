@@ -11,7 +11,8 @@ _counter = itertools.count()
 class Dump:
     """Writes ``NN_stage.txt`` into ``folder/name``; does nothing while ``MDFUSE_DUMP`` is empty.
 
-    The texts of the last writing are also kept in ``texts``, so that they can be shown without files.
+    The texts of the last writing are also kept in ``texts``, so that they can be shown without
+    files.
     """
 
     def __init__(self, name: str) -> None:

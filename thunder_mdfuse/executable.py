@@ -1,8 +1,10 @@
-"""A fusion that can be called: it specialises itself for the inputs it gets and remembers what it made.
+"""A fusion that can be called: it specialises itself for the inputs it gets and remembers what it
+made.
 
-Two levels of memory. A *plan* is made for a layout class (strides as expressions of the shape, pointer
-alignments) and holds for all sizes that pass its guards; a *bound program* is a plan with every size
-evaluated. A call whose inputs have been seen before is one dictionary look-up away from running.
+Two levels of memory. A *plan* is made for a layout class (strides as expressions of the shape,
+pointer alignments) and holds for all sizes that pass its guards; a *bound program* is a plan with
+every size evaluated. A call whose inputs have been seen before is one dictionary look-up away from
+running.
 """
 
 import threading
@@ -25,9 +27,7 @@ from thunder_mdfuse.ir.graph import Fusion, Use
 from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.text import render, render_node
-from thunder_mdfuse.ir.types import TensorType
 from thunder_mdfuse.reference import run_reference
-from thunder_mdfuse.runtime.aten import TORCH_DTYPES
 from thunder_mdfuse.runtime.binding import bind
 from thunder_mdfuse.runtime.communicate import Communicate
 from thunder_mdfuse.runtime.program import BoundProgram, Value
@@ -72,9 +72,9 @@ class Executable:
     ) -> list[Value]:
         """The outputs for ``inputs``, as local tensors and numbers; writes are done in place.
 
-        ``device_mesh``: the mesh that a fusion with placements runs on. ``shapes``: global shapes of
-        the inputs, needed when sizes are symbolic and sharded. Raises ``ProgramError`` for inputs that
-        do not fit the fusion, ``CommError`` when ranks disagree.
+        ``device_mesh``: the mesh that a fusion with placements runs on. ``shapes``: global shapes
+        of the inputs, needed when sizes are symbolic and sharded. Raises ``ProgramError`` for
+        inputs that do not fit the fusion, ``CommError`` when ranks disagree.
         """
         coordinate = None if device_mesh is None else device_mesh.get_coordinate()
         key = (*map(_input_key, inputs), coordinate and tuple(coordinate), _modes())
@@ -98,7 +98,6 @@ class Executable:
         device_mesh: DeviceMesh | None,
         shapes: Sequence[Sequence[int] | None] | None,
     ) -> Entry:
-        self._check(inputs)
         symbols = self._symbols(inputs, device_mesh, shapes)
         device = _device(inputs)
         backend = _backend(device)
@@ -111,19 +110,6 @@ class Executable:
             arch = current_target(device.index).arch if device.type == "cuda" else ""
             bound = BoundProgram(plan, texts, symbols, backend, device, arch)
         return Entry(plan, texts, symbols, backend, bound)
-
-    def _check(self, inputs: Sequence[Value]) -> None:
-        wanted = self.fusion.inputs
-        if len(inputs) != len(wanted):
-            raise ProgramError(f"{self.name} takes {len(wanted)} inputs, found {len(inputs)}")
-        for node, value in zip(wanted, inputs, strict=True):
-            t = self.fusion.nodes[node].types[0]
-            if isinstance(t, TensorType) != isinstance(value, torch.Tensor):
-                raise ProgramError(f"{self.name}: input %{node} is a {type(value)}, needed is {t}")
-            if isinstance(value, torch.Tensor) and value.dtype != TORCH_DTYPES[t.dtype]:
-                raise ProgramError(
-                    f"{self.name}: input %{node} has dtype {value.dtype}, needed is {t.dtype}"
-                )
 
     def _symbols(
         self,
@@ -140,11 +126,17 @@ class Executable:
         coordinate = mesh.get_coordinate()
         if coordinate is None:
             raise ProgramError(f"{self.name}: this rank is not in the mesh {mesh}")
-        places = {f"@{n}": c for n, c in zip(axis_names(mesh), coordinate, strict=True)}
-        return {**bind(self.local, inputs, places, shapes, self.fusion), **places}
+        symbols = {f"@{n}": c for n, c in zip(axis_names(mesh), coordinate, strict=True)}
+        if shapes is not None:
+            pairs = zip(inputs, shapes, strict=True)
+            whole = [v if s is None else _like(v, s) for v, s in pairs]
+            symbols = bind(self.fusion, whole, symbols)
+        return bind(self.local, inputs, symbols)
 
     def _agree(self, mesh: DeviceMesh, symbols: Mapping[str, int]) -> None:
-        """Compare the global program with the other ranks of every team, once for each set of sizes."""
+        """Compare the global program with the other ranks of every team, once for each set of
+        sizes.
+        """
         known = {k: v for k, v in symbols.items() if not k.startswith("@")}
         key = (*sorted(known.items()),)
         if key in self._agreed:
@@ -168,9 +160,7 @@ class Executable:
         for plan, texts in plans:
             if all(holds(g, symbols) for g in plan.guards):
                 return plan, texts, symbols
-        plan, texts = pipeline.plan(
-            self.local, classes, target, symbols, device.type, self.dump
-        )
+        plan, texts = pipeline.plan(self.local, classes, target, symbols, device.type, self.dump)
         plans.append((plan, texts))
         return plan, texts, symbols
 
@@ -220,6 +210,12 @@ def compile_fusion(fusion: Fusion, name: str) -> Executable:
         if found is None:
             found = _memory[fusion.key] = Executable(fusion, name)
         return found
+
+
+def _like(value: Value, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor without memory, of the dtype of ``value`` and the global ``shape``."""
+    assert isinstance(value, torch.Tensor)
+    return torch.empty(tuple(shape), dtype=value.dtype, device="meta")
 
 
 def _modes() -> tuple[object, ...]:

@@ -1,7 +1,8 @@
 """Every environment variable that this package reads, and the only file that reads one.
 
 ``KNOBS`` is the list that the README's table is made from. A value is read when it is asked for, so
-tests and notebooks may change ``os.environ`` at any time; an unknown ``MDFUSE_*`` variable warns once.
+tests and notebooks may change ``os.environ`` at any time; an unknown ``MDFUSE_*`` variable warns
+once.
 """
 
 import os

@@ -4,8 +4,8 @@
            -> plan -> CUDA text                                  once a layout class of the inputs
            -> compiled and bound to sizes                        runtime/program.py
 
-Nothing else knows the order. Every stage's text goes to a ``Dump``; ``MDFUSE_VERIFY=1`` checks the program
-after each.
+Nothing else knows the order. Every stage's text goes to a ``Dump``; ``MDFUSE_VERIFY=1`` checks the
+program after each.
 """
 
 from collections.abc import Callable, Mapping, Sequence

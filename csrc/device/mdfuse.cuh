@@ -73,6 +73,7 @@
 // RANDOM (philox.cuh)
 //   philox(seed, subsequence, offset) -> Random4{v[4]}
 //   uniform(u32) -> float, uniform(u32, u32) -> double, both in [0, 1)
+//   draw(seed, offset, index, low, high) -> float or double: element index of a uniform tensor
 //   normal(u32, u32) -> Pair<float>, normal(Random4) -> Pair<double>
 #pragma once
 

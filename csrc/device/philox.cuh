@@ -43,6 +43,18 @@ MDF_DEVICE double uniform(u32 high, u32 low) {
   return double(word >> 11) * 1.1102230246251565e-16;
 }
 
+// Element ``index`` of a tensor of uniform numbers in [low, high): word index % 4 of block index / 4
+// (two words an element for double), so that any block of the tensor can be drawn by itself.
+MDF_DEVICE float draw(u64 seed, u64 offset, u64 index, float low, float high) {
+  const Random4 block = philox(seed, offset, index / 4);
+  return low + uniform(block.v[index % 4]) * (high - low);
+}
+MDF_DEVICE double draw(u64 seed, u64 offset, u64 index, double low, double high) {
+  const Random4 block = philox(seed, offset, index / 2);
+  const int first = 2 * int(index % 2);
+  return low + uniform(block.v[first], block.v[first + 1]) * (high - low);
+}
+
 template <class T>
 struct Pair {
   T first;

@@ -24,7 +24,7 @@ def test_ranks_of_a_job_meet_in_one_private_file(tmp_path: Path) -> None:
     assert first.path == second.path
     assert first.path.is_relative_to(root(tmp_path))
     assert root(tmp_path).stat().st_mode & 0o777 == 0o700
-    assert first.path.parent.stat().st_mode & 0o777 == 0o700
+    assert first.path.stat().st_mode & 0o777 == 0o600
 
 
 def test_jobs_do_not_meet(tmp_path: Path) -> None:
@@ -42,20 +42,19 @@ def test_programs_after_each_other_meet_anew(tmp_path: Path) -> None:
     first.leave(last=False)
     late.leave(last=True)
     assert not first.path.exists()
-    assert again.path.exists(), "a meeting that is on keeps the folder and its counts"
+    assert again.path.exists(), "a meeting that is on keeps the counts"
     assert join(launch(1), env).path == again.path
     again.leave(last=True)
-    assert not again.path.parent.exists()
+    assert [path.name for path in root(tmp_path).iterdir()] == ["lock"]
 
 
 def test_what_a_dead_job_left_is_removed(tmp_path: Path) -> None:
     env = {"XDG_RUNTIME_DIR": str(tmp_path)}
     join(launch(0), env)
-    gone = root(tmp_path) / "1-1-deadbeef"  # no process 1 has that start time
-    unknown = root(tmp_path) / "1-0-deadbeef"  # a host that hides start times
-    for folder in (gone, unknown):
-        folder.mkdir()
-        (folder / "store-0").touch()
+    gone = root(tmp_path) / "1-1-deadbeef.store-0"  # no process 1 has that start time
+    unknown = root(tmp_path) / "1-0-deadbeef.rank-1"  # a host that hides start times
+    for file in (gone, unknown):
+        file.touch()
     join(launch(0, "b"), env)
     assert not gone.exists()
     assert unknown.exists()

@@ -1,7 +1,7 @@
 """The body of a kernel: each instruction as C++ at the level where it varies.
 
-Levels, outside in: the row (nothing varies along columns), the vector (varies, but not along the fastest
-axis, or is fetched as a whole) and the lane (one element of a vector).
+Levels, outside in: the row (nothing varies along columns), the vector (varies, but not along the
+fastest axis, or is fetched as a whole) and the lane (one element of a vector).
 """
 
 from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor, literal, write
@@ -65,12 +65,16 @@ class BodyWriter:
         stores: list[Store],
         guard: str,
     ) -> None:
-        """One vector: fetch, compute each lane, accumulate, store. ``guard``: when stores may be made."""
+        """One vector: fetch, compute each lane, accumulate, store. ``guard``: when stores may be
+        made.
+        """
         vectors = [n for n in needed if self._is_vector_load(n)]
         for at in vectors:
             if at not in fetched:
                 self.fetch(block, at, f"const auto x{at}")
-        whole = [n for n in needed if n not in vectors and self.fast not in self.plan.body[n].depends]
+        whole = [
+            n for n in needed if n not in vectors and self.fast not in self.plan.body[n].depends
+        ]
         for at in whole:
             self._declare(block, at, self.at_vector)
         outs = {s.buffer: s for s in stores if s.access == "vector"}
@@ -127,7 +131,9 @@ class BodyWriter:
 
     def _accumulate(self, block: Block, n: int) -> None:
         instr = self.plan.body[n]
-        block.add(f"a{n} = {functor(instr.op, instr.dtype)}::apply(a{n}, {self._value(instr.args[0])});")
+        block.add(
+            f"a{n} = {functor(instr.op, instr.dtype)}::apply(a{n}, {self._value(instr.args[0])});"
+        )
 
     def _declare(self, block: Block, at: int, printer: IndexPrinter) -> None:
         cpp = CPP_TYPES[self.plan.body[at].dtype.compute]
@@ -190,10 +196,10 @@ class BodyWriter:
 
     def _draw(self, draw: Draw, instr: Instr, printer: IndexPrinter) -> str:
         seed, offset = (self._value(a) for a in instr.args)
-        cpp = CPP_TYPES[instr.dtype.compute]
+        words = f"static_cast<mdf::u64>({seed}), static_cast<mdf::u64>({offset})"
         counter = f"static_cast<mdf::u64>({printer(draw.counter)})"
         low, high = (literal(repr(x), instr.dtype.compute) for x in (draw.low, draw.high))
-        return f"mdf::draw<{cpp}>({seed}, {offset}, {counter}, {low}, {high})"
+        return f"mdf::draw({words}, {counter}, {low}, {high})"
 
 
 def _round(text: str, dtype: DType) -> str:

@@ -7,7 +7,8 @@
         for each item, for each lane: the body; accumulate; store
         combine the accumulators of the group
 
-Names depend on the plan alone, so equal plans give equal text and an unrelated change moves nothing.
+Names depend on the plan alone, so equal plans give equal text and an unrelated change moves
+nothing.
 """
 
 import hashlib
@@ -30,7 +31,8 @@ MOST_UNROLLED = 16
 
 @dataclass(frozen=True)
 class KernelText:
-    """A kernel's source and what to pass: buffers in the plan's order, then ``sizes``, then ``scalars``.
+    """A kernel's source and what to pass: buffers in the plan's order, then ``sizes``, then
+    ``scalars``.
 
     ``blocks``: grid size; ``shared``: bytes of dynamic shared memory. Sizes are i64 when
     ``plan.launch.wide_index``, else i32.
@@ -246,13 +248,10 @@ class _KernelWriter:
             else:
                 parameters.append(f"MDF_IN({cpp}) b{n}")
         parameters += [f"const {self.index} {p}" for p in self.arguments.sizes.values()]
-        parameters += [
-            f"const {CPP_TYPES[s.dtype]} s{n}" for n, s in enumerate(self.scalars)
-        ]
+        parameters += [f"const {CPP_TYPES[s.dtype]} s{n}" for n, s in enumerate(self.scalars)]
         text = render(self.top.body, 1)
         digest = hashlib.sha256("\n".join((*parameters, text)).encode()).hexdigest()[:10]
         entry = f"mdf_{self.plan.family}_{digest}"
         head = f'extern "C" __global__ void __launch_bounds__({self.launch.threads}) {entry}('
         listing = ",\n    ".join(parameters)
         return f'#include "mdfuse.cuh"\n\n{head}\n    {listing}) {{\n{text}\n}}\n', entry
-

@@ -1,7 +1,7 @@
 """How each op is written in C++: one row per op of the IR, either a template or a reason why not.
 
-Operands are in their compute type (f32 for 16-bit and 8-bit floats); torch's semantics are those of the
-functions in ``csrc/device``.
+Operands are in their compute type (f32 for 16-bit and 8-bit floats); torch's semantics are those of
+the functions in ``csrc/device``.
 """
 
 from dataclasses import dataclass
@@ -107,7 +107,9 @@ EXPRS: dict[str, Row] = {
     ),
     **dict.fromkeys(("pad", "cat", "full", "iota", "keep_first"), _INDEX),
     **dict.fromkeys(("input", "const", "size"), _HOST),
-    **dict.fromkeys(("matmul", "linear", "sdpa", "sdpa_backward", "sort", "argsort", "topk"), _ATEN),
+    **dict.fromkeys(
+        ("matmul", "linear", "sdpa", "sdpa_backward", "sort", "argsort", "topk"), _ATEN
+    ),
     **dict.fromkeys(("digamma", "ndtri", "zeta", "real", "imag"), _ATEN),
     **dict.fromkeys(("argmax", "argmin", "cumsum", "cumprod"), _GAP),
     **dict.fromkeys(("take", "take_along_axis", "gather", "embedding", "embedding_backward"), _GAP),

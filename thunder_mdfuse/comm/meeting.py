@@ -1,17 +1,17 @@
 """A folder in which the ranks of one job on one host find each other's file store.
 
-``<runtime dir>/thunder_mdfuse-<uid>/`` (0700, ours) has one folder for each running launcher, named
-by its process id, its start time and the job, so that neither a later job nor another user can meet
-in it. Inside, each rank counts how often it has met: a launcher may run several programs after each
-other, and the n-th meeting of all ranks is in the n-th file. The last rank to leave removes the
-file, then the folder; what a killed job left is removed by the next one on the host.
+The files of ``<runtime dir>/thunder_mdfuse-<uid>/`` (0700, ours) are named by the launcher's process
+id, its start time and the job, so that neither a later job nor another user can meet in them. Each
+rank counts in one how often it has met: a launcher may run several programs after each other, and
+the n-th meeting of all ranks is in the n-th store. The last rank to leave removes the files; what a
+killed job left is removed by the next one on the host. There is no folder for each job, because a
+rank's store, when Python drops it at last, throws where its folder has gone meanwhile.
 """
 
 import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from pathlib import Path
 from thunder_mdfuse.comm.launchers import Launch
 from thunder_mdfuse.errors import CommError
 
-# Some hosts hide start times from us; a folder without one is never taken for a dead job's.
+# Some hosts hide start times from us; files without one are never taken for a dead job's.
 _NO_START = "0"
 
 
@@ -30,33 +30,34 @@ class Meeting:
     """One file store's path. ``leave`` when this rank needs it no more."""
 
     path: Path
+    job: str
 
     def leave(self, last: bool) -> None:
-        """``last``: all ranks have left; the file goes, and the folder with its last one."""
+        """``last``: all ranks have left; the store goes, and the counts with the job's last one."""
         if not last:
             return
-        folder = self.path.parent
-        with contextlib.suppress(OSError), _locked(folder.parent):
+        root = self.path.parent
+        with contextlib.suppress(OSError), _locked(root):
             self.path.unlink(missing_ok=True)
-            if not any(folder.glob("store-*")):
-                shutil.rmtree(folder, ignore_errors=True)
+            if not any(root.glob(f"{self.job}.store-*")):
+                for count in root.glob(f"{self.job}.rank-*"):
+                    count.unlink(missing_ok=True)
 
 
 def join(launch: Launch, env: Mapping[str, str]) -> Meeting:
     """The next meeting of this job's ranks."""
     root = _private_folder(env)
     pid, start = _launcher_process(launch.rank_variable)
-    job = hashlib.sha256(f"{launch.launcher} {launch.job} {launch.size}".encode()).hexdigest()[:8]
+    text = f"{launch.launcher} {launch.job} {launch.size}"
+    job = f"{pid}-{start}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     with _locked(root):
         _remove_dead(root)
-        folder = root / f"{pid}-{start}-{job}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        counter = folder / f"rank-{launch.rank}"
+        counter = root / f"{job}.rank-{launch.rank}"
         count = int(counter.read_text()) if counter.exists() else 0
         counter.write_text(str(count + 1))
-        path = folder / f"store-{count}"
+        path = root / f"{job}.store-{count}"
         path.touch(mode=0o600)
-    return Meeting(path)
+    return Meeting(path, job)
 
 
 def _private_folder(env: Mapping[str, str]) -> Path:
@@ -115,8 +116,8 @@ def _start_time(pid: int) -> str:
 
 
 def _remove_dead(root: Path) -> None:
-    for folder in root.iterdir():
-        pid, _, rest = folder.name.partition("-")
+    for file in root.iterdir():
+        pid, _, rest = file.name.partition("-")
         start = rest.partition("-")[0]
         if pid.isdecimal() and start not in ("", _NO_START) and _start_time(int(pid)) != start:
-            shutil.rmtree(folder, ignore_errors=True)
+            file.unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""Attribute records of nodes: what an op needs to know beside its operands, one frozen class a shape.
+"""Attribute records of nodes: what an op needs to know beside its operands, one frozen class a
+shape.
 
 Every field is one of: int, float, bool, str, None, a size, a dtype, placements, or a tuple of
 these, so that ``ir/text.py`` can print and read any record from its field list.
@@ -107,7 +108,8 @@ class FactoryAttrs:
 
 @dataclass(frozen=True)
 class CopyAttrs:
-    """``order``: dims from slowest to fastest in memory; None keeps the operand's (torch's preserve).
+    """``order``: dims from slowest to fastest in memory; None keeps the operand's (torch's
+    preserve).
 
     ``reuse``: the operand itself, not a copy, where it has that order already (``contiguous``).
     """
@@ -197,6 +199,7 @@ class ReduceCommAttrs:
     team: str
     ranks: int
     op: str
+    position: int | None = None  # this rank's, known when attributes are evaluated
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,7 @@ class ChunkAttrs:
     ranks: int
     dim: int
     split: int = 1
+    position: int | None = None  # this rank's, known when attributes are evaluated
 
 
 Attrs = (

@@ -1,8 +1,9 @@
-"""DTensor's chunk rule as size expressions, and the type rules of everything that moves between ranks.
+"""DTensor's chunk rule as size expressions, and the type rules of everything that moves between
+ranks.
 
-A dim of size ``n`` over ``ranks`` positions is cut into chunks of ``ceil(n / ranks)``; trailing positions
-get less, or nothing. A strided shard first cuts the dim into ``split`` chunks and each of those over the
-positions (torch's ``_StridedShard``).
+A dim of size ``n`` over ``ranks`` positions is cut into chunks of ``ceil(n / ranks)``; trailing
+positions get less, or nothing. A strided shard first cuts the dim into ``split`` chunks and each of
+those over the positions (torch's ``_StridedShard``).
 """
 
 from typing import Any

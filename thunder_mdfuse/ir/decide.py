@@ -22,7 +22,7 @@ from thunder_mdfuse.ir.sizes import Expr, Size
 
 
 class Decider:
-    """``guards`` holds what ``equal``, ``less`` and ``at_most`` had to assume, in order of asking."""
+    """``guards``: what ``equal``, ``less`` and ``at_most`` had to assume, in order of asking."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Decider:
         known: Iterable[Guard] = (),
         positions: Mapping[str, int] | None = None,
     ) -> None:
-        """``known``: guards that hold already; ``positions``: ranks of the team of each ``@`` symbol."""
+        """``known``: guards that hold already; ``positions``: team name -> number of ranks."""
         self.hints = dict(hints or {})
         self.positions = dict(positions or {})
         self.guards: list[Guard] = []
@@ -158,7 +158,7 @@ class Decider:
 
 
 def holds(guard: Guard, values: Mapping[str, int]) -> bool:
-    """Whether ``guard`` is true when each symbol has its value. Raises ``IRError`` for a missing one."""
+    """Whether ``guard`` is true at ``values``. Raises ``IRError`` for a symbol without a value."""
     left, right = sizes.evaluate(guard.left, values), sizes.evaluate(guard.right, values)
     if guard.relation == "divides":
         return right == 0 if left == 0 else right % left == 0

@@ -1,4 +1,4 @@
-"""Strides as torch computes them: what is dense, what a reshape can share, what an iterator allocates.
+"""Strides as torch computes them: what is dense, what a reshape shares, what iterators allocate.
 
 Each function re-derives one rule of ATen for sizes that may be symbolic; the name of the C++
 function that it follows is given with it. A question that the sizes leave open goes to the
@@ -42,6 +42,14 @@ def ordered_strides(shape: Sizes, order: Sequence[int]) -> Sizes:
         strides[d] = step
         step = step * shape[d]
     return tuple(strides)
+
+
+def fresh_strides(shape: Sizes, order: Sequence[int], decide: Decider) -> Sizes:
+    """Strides of a new tensor whose dims go from slowest to fastest in ``order``."""
+    if tuple(order) == _CHANNELS_LAST.get(len(shape)):
+        return ordered_strides(shape, order)
+    inner = contiguous_strides(tuple(shape[d] for d in order), decide)
+    return tuple(inner[order.index(d)] for d in range(len(shape)))
 
 
 def has_order(x: Strided, order: Sequence[int], decide: Decider) -> bool:

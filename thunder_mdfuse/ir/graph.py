@@ -1,8 +1,9 @@
-"""The program: a ``Fusion`` is a list of nodes, their inputs first, and the outputs among their results.
+"""The program: a ``Fusion`` is a list of nodes, their inputs first, and the outputs among their
+results.
 
-Nodes are functional and immutable. A use is (node, result index). ``Builder.finish`` drops what no output
-needs and puts nodes into one canonical order, so two fusions that compute the same from the same inputs
-are equal however they were built, and ``Fusion.key`` can name a cache entry.
+Nodes are functional and immutable. A use is (node, result index). ``Builder.finish`` drops what no
+output needs and puts nodes into one canonical order, so two fusions that compute the same from the
+same inputs are equal however they were built, and ``Fusion.key`` can name a cache entry.
 """
 
 import hashlib
@@ -144,7 +145,9 @@ class Builder:
         attrs: Attrs = NO_ATTRS,
         placements: tuple[Placements | None, ...] | None = None,
     ) -> tuple[Use, ...]:
-        """Append op ``name``; its results. Raises ``IRError`` when operands or attributes do not fit."""
+        """Append op ``name``; its results. Raises ``IRError`` when operands or attributes do not
+        fit.
+        """
         op = row(name)
         if not op.operands[0] <= len(args) <= op.operands[1]:
             raise IRError(f"{name}: {len(args)} operands found, {op.operands} (least, most) needed")

@@ -1,8 +1,9 @@
 """Type rules: from operand types and attributes to result types, placements left out.
 
-A rule is called with the op's name (for messages), the operand types and the attribute record. It raises
-``IRError`` when the operands do not fit. Scalars beside tensors are weakly typed: they take the tensors'
-dtype. Sizes are compared as expressions; what only a guard can make equal must be made equal before.
+A rule is called with the op's name (for messages), the operand types and the attribute record. It
+raises ``IRError`` when the operands do not fit. Scalars beside tensors are weakly typed: they take
+the tensors' dtype. Sizes are compared as expressions; what only a guard can make equal must be made
+equal before.
 """
 
 from collections.abc import Callable
@@ -87,9 +88,13 @@ def reduction(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
     return (TensorType(x.dtype, drop_dims(x.shape, attrs.dims)),)
 
 
-def two_reductions(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
-    (result,) = reduction(op, types, attrs)
-    return result, result
+def variance(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
+    """``var``: real, also of complex numbers."""
+    return magnitude(op, reduction(op, types, attrs), attrs)
+
+
+def variance_and_mean(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
+    return variance(op, types, attrs) + reduction(op, types, attrs)
 
 
 def arg_reduction(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:

@@ -1,4 +1,4 @@
-"""Memory layouts: where each tensor value of a fusion lives, and with which strides, as in eager torch.
+"""Memory layouts: where each tensor value lives, and with which strides, as in eager torch.
 
 In: a fusion, the strides of its inputs, and a ``Decider`` for what sizes leave open. Out: a
 ``Layout`` for every tensor value. A view lives in its operand's storage; a fresh value has the
@@ -35,23 +35,23 @@ from thunder_mdfuse.ir.geometry import (
     dense_like,
     expanded_strides,
     format_strides,
+    fresh_strides,
     has_order,
     is_contiguous,
     iterator_strides,
-    ordered_strides,
     preserved_strides,
     reshaped_strides,
 )
 from thunder_mdfuse.ir.graph import Fusion, Node, Use
 from thunder_mdfuse.ir.infer import broadcast_shapes
 from thunder_mdfuse.ir.ops import row
-from thunder_mdfuse.ir.sizes import Size, symbols
+from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import TensorType
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The value is in the storage of ``base`` (its own when fresh), ``offset`` elements from its start.
+    """The value is in the storage of ``base`` (itself when fresh), ``offset`` elements into it.
 
     ``base`` is an input or a value that no view rule applies to; offsets are relative to where
     ``base`` begins, which for an input is the tensor's own first element.
@@ -114,7 +114,7 @@ class _Walk:
         return [self.operand(a) for a in known if self.fusion.tensor(a).ndim]
 
     def eager_operand(self, use: Use, copies: bool, cast: bool = True) -> Strided | None:
-        """What an eager elementwise kernel is given for ``use``; None for a number or a 0-dim tensor.
+        """What an eager elementwise kernel gets for ``use``; None for a number or a 0-dim tensor.
 
         ``copies``: a promoted operand is first copied to the common dtype, else read as it is.
         """
@@ -209,14 +209,16 @@ def _copy(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
     x = walk.operand(arg)
     if order is None:
         return preserved_strides(x, walk.decide)
-    row_major = order == tuple(range(t.ndim))
-    if node.attrs.reuse:
-        fits = is_contiguous(x, walk.decide) if row_major else has_order(x, order, walk.decide)
-        if fits and _everywhere(walk, x, t.shape, x.strides):
-            return walk.found[arg]
-    return (
-        contiguous_strides(t.shape, walk.decide) if row_major else ordered_strides(t.shape, order)
-    )
+    reuse = node.attrs.reuse and _fits(x, order, walk.decide)
+    if reuse and all(_fits(here, order, walk.decide) for (here,) in _everywhere(walk, x)):
+        return walk.found[arg]
+    return fresh_strides(t.shape, order, walk.decide)
+
+
+def _fits(x: Strided, order: tuple[int, ...], decide: Decider) -> bool:
+    """``Tensor.is_contiguous(memory_format=...)``."""
+    row_major = order == tuple(range(len(order)))
+    return is_contiguous(x, decide) if row_major else has_order(x, order, decide)
 
 
 def _format(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
@@ -266,29 +268,36 @@ def _reshape(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes
     assert isinstance(node.attrs, ShapeAttrs)
     x = walk.operand(node.args[0])
     strides = reshaped_strides(x, t.shape, walk.decide)
-    if strides is not None and _everywhere(walk, x, t.shape, strides):
-        return walk.alias(node.args[0], 0, strides)
+    if strides is not None:
+        places = _everywhere(walk, x, Strided(t.shape, strides))
+        if all(_shows(here, shown, walk.decide) for here, shown in places):
+            return walk.alias(node.args[0], 0, strides)
     return contiguous_strides(t.shape, walk.decide)
 
 
-def _everywhere(walk: _Walk, x: Strided, shape: Sizes, strides: Sizes) -> bool:
-    """Whether ``strides`` show ``x`` as ``shape`` at every position, where positions disagree."""
-    if not any("@" in name for size in (*x.shape, *x.strides, *shape) for name in symbols(size)):
-        return True
-    for place in walk.decide.places():
-        here = Strided(_at(x.shape, place), _at(x.strides, place))
-        new_shape = _at(shape, place)
-        right = reshaped_strides(here, new_shape, walk.decide)
-        if right is None:
-            return False
-        triples = zip(new_shape, _at(strides, place), right, strict=True)
-        if 0 not in new_shape and any(size != 1 and a != b for size, a, b in triples):
-            return False
-    return True
+def _everywhere(walk: _Walk, *values: Strided) -> list[list[Strided]]:
+    """``values`` as they are at each position, where ranks may see other sizes; else nothing.
+
+    A view must be one on every rank, while fresh strides may differ from a rank's own.
+    """
+    numbers = [size for x in values for size in (*x.shape, *x.strides)]
+    if not any(name.startswith("@") for size in numbers for name in sizes.symbols(size)):
+        return []
+    places = walk.decide.places()
+    return [[Strided(_at(x.shape, p), _at(x.strides, p)) for x in values] for p in places]
 
 
-def _at(many: Sizes, place: Mapping[str, int]) -> tuple[int, ...]:
+def _at(many: Sizes, place: Mapping[str, int]) -> Sizes:
     return tuple(sizes.evaluate(size, place) for size in many)
+
+
+def _shows(x: Strided, shown: Strided, decide: Decider) -> bool:
+    """Whether ``shown`` is ``x`` with another shape, all of their sizes known."""
+    right = reshaped_strides(x, shown.shape, decide)
+    if right is None:
+        return False
+    triples = zip(shown.shape, shown.strides, right, strict=True)
+    return 0 in shown.shape or all(size == 1 or a == b for size, a, b in triples)
 
 
 _VIEWS: dict[str, _Rule] = {

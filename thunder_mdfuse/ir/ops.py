@@ -85,8 +85,8 @@ _rows("where", "elementwise", 3, infer.where, "iterator")
 _rows("cast", "elementwise", 1, infer.cast, "preserve", at.CastAttrs)
 
 _rows("sum prod amax amin", "reduction", 1, infer.reduction, "contiguous", at.DimsAttrs)
-_rows("var", "reduction", 1, infer.reduction, "contiguous", at.VarAttrs)
-_rows("var_mean", "reduction", 1, infer.two_reductions, "contiguous", at.VarAttrs, results=2)
+_rows("var", "reduction", 1, infer.variance, "contiguous", at.VarAttrs)
+_rows("var_mean", "reduction", 1, infer.variance_and_mean, "contiguous", at.VarAttrs, results=2)
 _rows("argmax argmin", "arg_reduction", 1, infer.arg_reduction, "contiguous", at.DimAttrs)
 _rows("cumsum cumprod", "scan", 1, infer.same, "contiguous", at.DimAttrs)
 

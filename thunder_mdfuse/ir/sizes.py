@@ -1,12 +1,12 @@
 """Sizes: integers or integer expressions over named symbols, in one canonical form.
 
-A size is an ``int`` or an ``Expr``: a polynomial with integer coefficients over *atoms*, where an atom is
-a symbol or ``floordiv``, ``ceildiv``, ``mod``, ``min``, ``max`` of sizes. Equal expressions have equal
-structure, so ``==`` and ``hash`` are those of the structure. The same form serves tensor shapes, guards
-and the index arithmetic of kernels. Symbols stand for non-negative integers.
+A size is an ``int`` or an ``Expr``: a polynomial with integer coefficients over *atoms*, where an
+atom is a symbol or ``floordiv``, ``ceildiv``, ``mod``, ``min``, ``max`` of sizes. Equal expressions
+have equal structure, so ``==`` and ``hash`` are those of the structure. The same form serves tensor
+shapes, guards and the index arithmetic of kernels. Symbols stand for non-negative integers.
 
-Simplification is by exact division and by bounds: ``(a*N + b) // N`` is ``a`` once ``0 <= b < N`` is
-known from ``ranges`` (symbol -> extent, meaning ``0 <= symbol < extent``).
+Simplification is by exact division and by bounds: ``(a*N + b) // N`` is ``a`` once ``0 <= b < N``
+is known from ``ranges`` (symbol -> extent, meaning ``0 <= symbol < extent``).
 """
 
 import re
@@ -42,7 +42,9 @@ Monomial = tuple[Atom, ...]
 
 
 class Expr:
-    """A polynomial that is not a plain integer. Build with ``symbol`` and operators, never directly."""
+    """A polynomial that is not a plain integer. Build with ``symbol`` and operators, never
+    directly.
+    """
 
     __slots__ = ("_hash", "_text", "terms")
 
@@ -420,7 +422,9 @@ def substitute(size: Size, values: Mapping[str, Size], ranges: Ranges = NO_RANGE
 
 
 def evaluate(size: Size, values: Mapping[str, int]) -> int:
-    """The integer that ``size`` is when each symbol has its value. Raises ``IRError`` for a missing one."""
+    """The integer that ``size`` is when each symbol has its value. Raises ``IRError`` for a missing
+    one.
+    """
     if isinstance(size, int):
         return size
     result = substitute(size, values)
@@ -445,7 +449,9 @@ def symbols(size: Size) -> set[str]:
 
 
 def coefficient(size: Size, name: str) -> tuple[Size, Size] | None:
-    """``(k, rest)`` with ``size == k*name + rest`` and ``name`` in neither; None when not linear in it."""
+    """``(k, rest)`` with ``size == k*name + rest`` and ``name`` in neither; None when not linear in
+    it.
+    """
     if isinstance(size, int):
         return 0, size
     factor: Size = 0

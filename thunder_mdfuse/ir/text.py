@@ -7,14 +7,14 @@
     return %2, %2 -> %0
     where s0 == s1
 
-An output ``%2 -> %0`` is written into the storage of input ``%0``. What an attribute record looks like
-follows from its fields' types, so a new record needs no code here.
+An output ``%2 -> %0`` is written into the storage of input ``%0``. What an attribute record looks
+like follows from its fields' types, so a new record needs no code here.
 """
 
 import re
 import typing
 from dataclasses import fields
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from thunder_mdfuse.errors import IRError
@@ -163,7 +163,7 @@ def _parse_node(line: str, expected: int) -> Node:
     return Node(match[2], args, attrs, tuple(parse_type(t) for t in split(match[4], "|")))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _hints(record: type) -> dict[str, Any]:
     return typing.get_type_hints(record)
 

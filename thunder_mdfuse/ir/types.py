@@ -1,7 +1,7 @@
 """Types of values: dtypes, meshes, placements, tensors and scalars. All frozen, equal by structure.
 
-A mesh here is *logical*: names and sizes of its axes and a digest of the device ids. The process groups
-belong to the torch ``DeviceMesh`` that a program is given at call time.
+A mesh here is *logical*: names and sizes of its axes and a digest of the device ids. The process
+groups belong to the torch ``DeviceMesh`` that a program is given at call time.
 """
 
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
 """Checks that a program is well formed. Runs between stages in tests and with ``MDFUSE_VERIFY=1``.
 
-Every rule that a stage relies on is here, so that a broken stage is caught at its own border. A failure
-shows the nodes around it and names the stage.
+Every rule that a stage relies on is here, so that a broken stage is caught at its own border. A
+failure shows the nodes around it and names the stage.
 """
 
 from thunder_mdfuse.errors import IRError

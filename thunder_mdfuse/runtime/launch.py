@@ -1,6 +1,7 @@
 """Executing one planned kernel: on a GPU, or in the emulator on the CPU, from the same text.
 
-``prepare`` binds a kernel to sizes, once; the result is called with the tensors and scalars of each call.
+``prepare`` binds a kernel to sizes, once; the result is called with the tensors and scalars of each
+call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -124,4 +125,4 @@ def _reach(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
+    return int(last + 1) * tensor.element_size()

@@ -1,8 +1,8 @@
 """A planned program, bound to sizes and a backend, and run on tensors.
 
-``bind_program`` evaluates every size, compiles or finds every kernel and returns a ``BoundProgram``, whose
-``run`` allocates, launches, calls ATen and communicates, in the plan's order. Between calls it holds no
-tensor. Nothing here decides anything: what runs is in the plan.
+``bind_program`` evaluates every size, compiles or finds every kernel and returns a
+``BoundProgram``, whose ``run`` allocates, launches, calls ATen and communicates, in the plan's
+order. Between calls it holds no tensor. Nothing here decides anything: what runs is in the plan.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +97,8 @@ class BoundProgram:
             for arg in self.plan.fusion.nodes[step.node].args:
                 if arg in self._places:
                     last_use[self._places[arg].base] = i
-        kept = {self._places[o.value].base for o in self.plan.fusion.outputs if o.value in self._places}
+        outputs = [o.value for o in self.plan.fusion.outputs]
+        kept = {self._places[value].base for value in outputs if value in self._places}
         released: dict[int, list[Use]] = {}
         for use, i in last_use.items():
             if use not in kept:
@@ -142,7 +143,7 @@ class BoundProgram:
         places = [self._places[Use(node_number, r)] for r in range(len(node.types))]
 
         def action(frame: Frame) -> None:
-            results = call([read(frame) for read in operands], attrs, dtypes)
+            results = call([read(frame) for read in operands], attrs, dtypes, frame.device)
             for r, (result, p) in enumerate(zip(results, places, strict=True)):
                 frame.tensors[Use(node_number, r)] = _with_layout(result, p)
 
@@ -156,8 +157,8 @@ class BoundProgram:
         def action(frame: Frame) -> None:
             if frame.communicate is None:
                 raise ProgramError(
-                    f"{node.op} over mesh axis {attrs.team!r} needs a DeviceMesh, and none was given; "
-                    "pass the mesh of the DTensors that the program was made for"
+                    f"{node.op} over mesh axis {attrs.team!r} needs a DeviceMesh, and none was "
+                    "given; pass the mesh of the DTensors that the program was made for"
                 )
             frame.pending[node_number] = frame.communicate.start(node, read(frame), attrs)
 
@@ -181,7 +182,7 @@ class BoundProgram:
 
         def action(frame: Frame) -> None:
             args = [frame.numbers[a] for a in node.args]
-            (frame.numbers[Use(node_number)],) = call(args, attrs, dtypes)
+            (frame.numbers[Use(node_number)],) = call(args, attrs, dtypes, frame.device)
 
         return action
 

@@ -3,17 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from thunder_mdfuse.comm.wire import ring_bytes
 from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.types import TensorType
 from thunder_mdfuse.schedule.plan import KernelPlan
 from thunder_mdfuse.schedule.program import ProgramPlan
-from thunder_mdfuse.comm.wire import ring_bytes
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """``kind``: kernel, aten or collective. Bytes are of device memory; ``wire_bytes`` between ranks."""
+    """``kind``: kernel, aten or collective. Bytes are of device memory; ``wire_bytes`` between
+    ranks.
+    """
 
     kind: str
     name: str

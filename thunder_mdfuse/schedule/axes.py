@@ -1,12 +1,13 @@
 """Axes: a kernel's domain with as few axes as its index arithmetic allows.
 
-Axes of extent 1 vanish (their symbol is 0 everywhere already). Axes are ordered as the memory of the main
-tensor runs, and neighbours merge when every expression of the kernel steps over the pair as over one
-axis, which makes a contiguous pointwise kernel one-dimensional whatever its rank.
+Axes of extent 1 vanish (their symbol is 0 everywhere already). Axes are ordered as the memory of
+the main tensor runs, and neighbours merge when every expression of the kernel steps over the pair
+as over one axis, which makes a contiguous pointwise kernel one-dimensional whatever its rank.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from thunder_mdfuse.ir import sizes
@@ -49,17 +50,20 @@ def rewritten(plan: KernelPlan, change: Callable[[Size], Size]) -> KernelPlan:
     )
 
 
+def _changed(bounds: tuple[Bound, ...], change: Callable[[Size], Size]) -> tuple[Bound, ...]:
+    return tuple(Bound(change(b.index), b.extent) for b in bounds)
+
+
 def _rewrite_instr(instr: Instr, change: Callable[[Size], Size]) -> Instr:
     detail: Any = instr.detail
-    bounds = lambda all_bounds: tuple(Bound(change(b.index), b.extent) for b in all_bounds)
     if isinstance(detail, Load):
-        detail = replace(detail, offset=change(detail.offset), mask=bounds(detail.mask))
+        detail = replace(detail, offset=change(detail.offset), mask=_changed(detail.mask, change))
     elif isinstance(detail, Index):
         detail = Index(change(detail.value))
     elif isinstance(detail, Draw):
         detail = replace(detail, counter=change(detail.counter))
     elif isinstance(detail, InRange):
-        detail = InRange(bounds(detail.bounds))
+        detail = InRange(_changed(detail.bounds, change))
     return replace(instr, detail=detail)
 
 
@@ -71,21 +75,23 @@ def ordered(axes: Sequence[Axis], strides: dict[str, int]) -> list[Axis]:
 
 def merged(plan: KernelPlan) -> KernelPlan:
     """``plan`` with neighbouring row axes and neighbouring column axes merged where possible."""
-    plan = _merge(plan, "rows")
-    return _merge(plan, "columns")
+    plan, rows = _merge(plan, plan.rows)
+    plan, columns = _merge(plan, plan.columns)
+    return replace(plan, rows=rows, columns=columns)
 
 
-def _merge(plan: KernelPlan, which: str) -> KernelPlan:
-    axes: list[Axis] = list(getattr(plan, which))
-    at = len(axes) - 2
-    while at >= 0:
+def _merge(plan: KernelPlan, found: tuple[Axis, ...]) -> tuple[KernelPlan, tuple[Axis, ...]]:
+    axes = list(found)
+    for at in range(len(axes) - 2, -1, -1):
         outer, inner = axes[at], axes[at + 1]
-        if all(_steps_as_one(e, outer, inner) for e in expressions(plan.body, plan.stores)):
-            axes[at : at + 2] = [Axis(inner.name, outer.extent * inner.extent)]
-            plan = rewritten(plan, lambda e, name=outer.name: sizes.substitute(e, {name: 0}))  # type: ignore[misc]
-            plan = replace(plan, body=tuple(_renamed(i, outer.name, inner.name) for i in plan.body))
-        at -= 1
-    return replace(plan, **{which: tuple(axes)})
+        if not all(_steps_as_one(e, outer, inner) for e in expressions(plan.body, plan.stores)):
+            continue
+        axes[at : at + 2] = [Axis(inner.name, outer.extent * inner.extent)]
+        gone: dict[str, Size] = {outer.name: 0}
+        plan = rewritten(plan, partial(sizes.substitute, values=gone))
+        body = tuple(_renamed(i, outer.name, inner.name) for i in plan.body)
+        plan = replace(plan, body=body)
+    return plan, tuple(axes)
 
 
 def _renamed(instr: Instr, old: str, new: str) -> Instr:

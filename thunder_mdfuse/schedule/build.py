@@ -1,11 +1,13 @@
-"""From a group of roots to the finished plan of one kernel: order axes, merge, vectorize, choose a launch."""
+"""From a group of roots to the finished plan of one kernel: order axes, merge, vectorize, choose a
+launch.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from thunder_mdfuse.ir import sizes
-from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.decide import Decider
+from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.schedule import launch as rules
 from thunder_mdfuse.schedule.axes import expressions, merged, ordered

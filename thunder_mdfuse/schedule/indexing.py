@@ -1,7 +1,7 @@
 """Index transforms: which element of its operand a view or rearranging op reads for one of its own.
 
-An index is a tuple of sizes over the domain's symbols, one for each dim. Transforms simplify under the
-domain's ranges, so a reshape that splits what another merged leaves no division behind.
+An index is a tuple of sizes over the domain's symbols, one for each dim. Transforms simplify under
+the domain's ranges, so a reshape that splits what another merged leaves no division behind.
 """
 
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ def through_view(node: Node, shape: Shape, index: Indices, ranges: Ranges) -> In
         spans = zip(index, attrs.starts, attrs.steps, strict=True)
         return tuple(start + i * step for i, start, step in spans)
     if node.op == "flip":
-        pairs = enumerate(zip(index, shape, strict=True))
-        return tuple(size - 1 - i if d in attrs.dims else i for d, (i, size) in pairs)
+        places = enumerate(zip(index, shape, strict=True))
+        return tuple(size - 1 - i if d in attrs.dims else i for d, (i, size) in places)
     if node.op == "chunk":
         start = chunk_start(shape[attrs.dim], attrs.ranks, position(attrs.team))
         return tuple(start + i if d == attrs.dim else i for d, i in enumerate(index))

@@ -1,8 +1,10 @@
-"""Launch rules: threads, vectors per thread and where a row is held, from tables with their measurements.
+"""Launch rules: threads, vectors per thread and where a row is held, from tables with their
+measurements.
 
-The figures are from an H200 (132 SMs): about 45 KB of loads have to be in flight on each SM, one block a
-row with plain 16-byte accesses wins over persistent grids and cache hints, and 2-4 vectors a thread with
-128-512 threads were fastest for rows of 4096-8192 elements (ratio to a copy 0.957-0.966).
+The figures are from an H200 (132 SMs): about 45 KB of loads have to be in flight on each SM, one
+block a row with plain 16-byte accesses wins over persistent grids and cache hints, and 2-4 vectors
+a thread with 128-512 threads were fastest for rows of 4096-8192 elements (ratio to a copy
+0.957-0.966).
 """
 
 from dataclasses import dataclass
@@ -77,7 +79,9 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
 
 
 def _hold(plan: KernelPlan, rule: RowRule, items: int, width: int, target: Target) -> str:
-    held = sum(width * plan.buffers[plan_load.buffer].dtype.itemsize for plan_load in held_loads(plan))
+    held = sum(
+        width * plan.buffers[plan_load.buffer].dtype.itemsize for plan_load in held_loads(plan)
+    )
     if not held:
         return "registers"
     limit = HELD_BYTES[1024 if rule.threads == 1024 else 512]

@@ -1,8 +1,9 @@
 """Lowering: from values of a local fusion to the straight-line body of a kernel.
 
-A value is asked for at an index over the domain's symbols; views become index arithmetic, elementwise ops
-become instructions, and what is in memory becomes a load. A reduction of this kernel may be used at its
-own row only; asked for anywhere else it raises ``Misaligned``, and the caller puts the value elsewhere.
+A value is asked for at an index over the domain's symbols; views become index arithmetic,
+elementwise ops become instructions, and what is in memory becomes a load. A reduction of this
+kernel may be used at its own row only; asked for anywhere else it raises ``Misaligned``, and the
+caller puts the value elsewhere.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,10 @@
 """What code generation sees of a kernel: a frozen ``KernelPlan``, and nothing else.
 
-A plan is a loop nest over a *domain* of row axes and column axes, a straight-line body of instructions and
-the stores at its end. Offsets are sizes over the domain's symbols; everything else in them is an argument
-of the kernel, so one text serves all shapes of its class. A reduction runs over all column axes of a row and
-ends a *phase*: an instruction of phase p may use reductions that ended in phases before p.
+A plan is a loop nest over a *domain* of row axes and column axes, a straight-line body of
+instructions and the stores at its end. Offsets are sizes over the domain's symbols; everything else
+in them is an argument of the kernel, so one text serves all shapes of its class. A reduction runs
+over all column axes of a row and ends a *phase*: an instruction of phase p may use reductions that
+ended in phases before p.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ class Axis:
 class Buffer:
     """A tensor argument. ``value``: whose storage; ``space``: ``global`` or a team's mailbox.
 
-    In space ``symmetric`` the argument is the table of all the team's pointers to ``value``'s mailbox.
+    In space ``symmetric`` the argument is the table of all the team's pointers to ``value``'s
+    mailbox.
     """
 
     value: Use
@@ -60,8 +62,8 @@ class Bound:
 class Load:
     """Reads element ``offset`` of buffer number ``buffer`` where all ``mask`` hold, else gives 0.
 
-    ``access`` is set by vectorization: ``vector`` (consecutive along the innermost axis), ``broadcast``
-    (the same for a whole vector) or ``lane`` (one element at a time).
+    ``access`` is set by vectorization: ``vector`` (consecutive along the innermost axis),
+    ``broadcast`` (the same for a whole vector) or ``lane`` (one element at a time).
     """
 
     buffer: int
@@ -121,10 +123,11 @@ Detail = Load | Const | Index | InRange | Draw | Scalar | None
 
 @dataclass(frozen=True)
 class Instr:
-    """One value of the body: its op, operands (earlier instructions), dtype and when it is computed.
+    """One value of the body: its op, operands (earlier instructions), dtype and when it is
+    computed.
 
-    ``depends``: the domain symbols it varies with. ``rounds``: a low-precision result is rounded here,
-    not only where it is stored.
+    ``depends``: the domain symbols it varies with. ``rounds``: a low-precision result is rounded
+    here, not only where it is stored.
     """
 
     op: str
@@ -150,10 +153,10 @@ class Store:
 class Launch:
     """How the domain is laid over the GPU.
 
-    ``threads`` a block; ``group`` threads work on one row (a power of two or a multiple of 32 equal to
-    ``threads``); each handles ``items`` vectors of ``vector`` elements; ``exact``: group * items *
-    vector is the row's length, so no bounds are needed. ``hold``: where a row lives between phases
-    (``registers``, ``shared``, or ``none``: it is read again).
+    ``threads`` a block; ``group`` threads work on one row (a power of two or a multiple of 32 equal
+    to ``threads``); each handles ``items`` vectors of ``vector`` elements; ``exact``: group * items
+    * vector is the row's length, so no bounds are needed. ``hold``: where a row lives between
+    phases (``registers``, ``shared``, or ``none``: it is read again).
     """
 
     threads: int
@@ -167,7 +170,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class KernelPlan:
-    """One kernel. ``family``: ``pointwise`` (flat over all axes) or ``row`` (reductions along columns)."""
+    """One kernel. ``family``: ``pointwise`` (flat over all axes) or ``row`` (reductions along
+    columns).
+    """
 
     family: str
     rows: tuple[Axis, ...]

@@ -1,7 +1,7 @@
 """The plan of a whole program: a local fusion as an ordered list of steps, kernels fully planned.
 
-In: a local fusion, the layout class of its inputs and a target. Out: a ``ProgramPlan``, frozen; its guards
-say for which other sizes it is right too.
+In: a local fusion, the layout class of its inputs and a target. Out: a ``ProgramPlan``, frozen; its
+guards say for which other sizes it is right too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,8 @@ class Step:
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """Steps in order. ``layouts`` places every tensor value in the storage of an input or of a base.
+    """Steps in order. ``layouts`` places every tensor value in the storage of an input or of a
+    base.
 
     A base that is no input is written whole by exactly one step. Outputs that write an input are
     copied into it after all steps, when nothing reads the old contents any more.
@@ -73,7 +74,9 @@ class ProgramPlan:
         return "\n".join(lines) + "\n"
 
     def describe(self, value: Use, writes: int | None) -> str:
-        """How an output leaves: ``fresh``, ``view(%i, offset, strides)``, ``write(%i)`` or a number."""
+        """How an output leaves: ``fresh``, ``view(%i, offset, strides)``, ``write(%i)`` or a
+        number.
+        """
         layout = self.layouts.get(value)
         if layout is None:
             return "scalar"

@@ -1,11 +1,11 @@
 """Segmentation: a local fusion cut into units - generated kernels, ATen steps, starts and waits.
 
 *Roots* are the values that something outside a kernel needs, and all reductions. Everything else is
-computed inside the kernels that use it. Roots go, in order, to the first kernel whose domain they fit and
-with which they share a read or a value, unless that would close a cycle; a value that another kernel
-already writes is read back instead of computed again. Units come out in an order that starts collectives
-as early and waits for them as late as their neighbours allow; it depends on the program alone, so all ranks
-issue the same collectives in the same order.
+computed inside the kernels that use it. Roots go, in order, to the first kernel whose domain they
+fit and with which they share a read or a value, unless that would close a cycle; a value that
+another kernel already writes is read back instead of computed again. Units come out in an order
+that starts collectives as early and waits for them as late as their neighbours allow; it depends on
+the program alone, so all ranks issue the same collectives in the same order.
 """
 
 from dataclasses import dataclass, field
@@ -78,9 +78,7 @@ def is_generated(fusion: Fusion, node: Node) -> bool:
 class Segmenter:
     """Assigns every root of ``fusion`` to a unit; ``units`` gives them in order."""
 
-    def __init__(
-        self, fusion: Fusion, layouts: dict[Use, Layout], round_all: bool = False
-    ) -> None:
+    def __init__(self, fusion: Fusion, layouts: dict[Use, Layout], round_all: bool = False) -> None:
         self.fusion, self.layouts, self.round_all = fusion, layouts, round_all
         self.groups: list[Group] = []
         self.home: dict[Use, int] = {}
@@ -236,7 +234,9 @@ class Segmenter:
         return order
 
     def _store_what_is_needed(self) -> None:
-        needed = {self.layouts[o.value].base for o in self.fusion.outputs if self._is_tensor(o.value)}
+        needed = {
+            self.layouts[o.value].base for o in self.fusion.outputs if self._is_tensor(o.value)
+        }
         for unit in self.kinds:
             if unit.group is not None:
                 needed |= set(unit.group.lowering.read)
@@ -267,7 +267,8 @@ class Segmenter:
 
 
 def root_index(shape: tuple[Size, ...], group: Group) -> Indices | None:
-    """Where in a value of ``shape`` a point of the group's domain lies, or None when it does not fit.
+    """Where in a value of ``shape`` a point of the group's domain lies, or None when it does not
+    fit.
 
     The shape is the domain's, or the domain's with neighbouring dims merged, or that of its rows (a
     value for each row), sizes of 1 aside.

@@ -1,17 +1,19 @@
-"""Vector accesses: which loads and stores can move several consecutive elements at once, and how many.
+"""Vector accesses: which loads and stores can move several consecutive elements at once, and how
+many.
 
-An access is a *vector* when it steps by one element along the fastest axis and every other step, its
-offset and its pointer are multiples of the vector; a *broadcast* when it does not move along that axis;
-otherwise it goes *lane* by lane. The width is the widest that all candidates allow, else the widest that
-any allows, the rest going lane by lane. What was decided from hints is recorded as a guard.
+An access is a *vector* when it steps by one element along the fastest axis and every other step,
+its offset and its pointer are multiples of the vector; a *broadcast* when it does not move along
+that axis; otherwise it goes *lane* by lane. The width is the widest that all candidates allow, else
+the widest that any allows, the rest going lane by lane. What was decided from hints is recorded as
+a guard.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from thunder_mdfuse.ir import sizes
-from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.decide import Decider
+from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.schedule.plan import Bound, Buffer, KernelPlan, Load
 
@@ -37,7 +39,12 @@ def vectorized(
         if width > 1 and _fits(buffer, rest, width, decide, alignments, plan)
     }
     body = tuple(
-        replace(i, detail=replace(i.detail, access=_access(i.detail.offset, fast, ("load", n), allowed, i.detail.mask)))
+        replace(
+            i,
+            detail=replace(
+                i.detail, access=_access(i.detail.offset, fast, ("load", n), allowed, i.detail.mask)
+            ),
+        )
         if isinstance(i.detail, Load)
         else i
         for n, i in enumerate(plan.body)
@@ -46,14 +53,16 @@ def vectorized(
         replace(s, access=_access(s.offset, fast, ("store", n), allowed, ()))
         for n, s in enumerate(plan.stores)
     )
-    return replace(plan, body=body, stores=stores), width
+    return replace(plan, body=tuple(body), stores=stores), width
 
 
 Key = tuple[str, int]
 
 
 def _candidates(plan: KernelPlan, fast: str) -> dict[Key, tuple[Buffer, Size]]:
-    """The accesses that step by one along ``fast``, each with its buffer and the rest of its offset."""
+    """The accesses that step by one along ``fast``, each with its buffer and the rest of its
+    offset.
+    """
     found: dict[Key, tuple[Buffer, Size]] = {}
     accesses: list[tuple[Key, int, Size, tuple[Bound, ...]]] = [
         (("store", n), s.buffer, s.offset, ()) for n, s in enumerate(plan.stores)
@@ -73,9 +82,7 @@ def _moves(mask: tuple[Bound, ...], fast: str) -> bool:
     return any(fast in sizes.symbols(b.index) for b in mask)
 
 
-def _access(
-    offset: Size, fast: str, key: Key, allowed: set[Key], mask: tuple[Bound, ...]
-) -> str:
+def _access(offset: Size, fast: str, key: Key, allowed: set[Key], mask: tuple[Bound, ...]) -> str:
     if key in allowed:
         return "vector"
     still = fast not in sizes.symbols(offset) and not _moves(mask, fast)
@@ -121,7 +128,9 @@ def _fits(
 
 
 def steps(offset: Size, names: set[str]) -> list[Size]:
-    """The factors of ``offset`` beside each product of things that vary over ``names``, and its rest."""
+    """The factors of ``offset`` beside each product of things that vary over ``names``, and its
+    rest.
+    """
     if isinstance(offset, int):
         return [offset]
     by_moving: dict[tuple[str, ...], Size] = {}

@@ -16,7 +16,7 @@ from thunder_mdfuse.ir.attrs import ReshardAttrs
 from thunder_mdfuse.ir.graph import Builder, Fusion, Node, Output, Use, placed
 from thunder_mdfuse.ir.types import Mesh, Placements, TensorType
 from thunder_mdfuse.sharding.changes import Route, route
-from thunder_mdfuse.sharding.choice import Choice, Places, choose, strategies
+from thunder_mdfuse.sharding.choice import Choice, Places, choose
 from thunder_mdfuse.sharding.propagate import places_of, site_of
 from thunder_mdfuse.sharding.rules import RULES, Unsupported
 
@@ -187,8 +187,6 @@ def check(fusion: Fusion) -> Fusion:
         choice = choose(site, found, wanted, fusion.mesh)
         if choice.changes:
             _refuse(i, node, choice, found, wanted, fusion.mesh)
-        for axis in range(len(fusion.mesh.axes)):
-            strategies(site, found, wanted, axis)
     return fusion
 
 

@@ -104,8 +104,8 @@ def check_placed(what: str, t: TensorType, mesh: Mesh) -> None:
     if not commute(kinds.values()):
         found = ", ".join(f"{name!r}: {kind}" for name, kind in kinds.items())
         raise ShardingError(
-            f"{what} is Partial of different kinds on its mesh axes ({found}), found {t}; the order "
-            "of the reductions would matter, so redistribute one kind to Replicate first"
+            f"{what} is Partial of different kinds on its mesh axes ({found}), found {t}; "
+            "the order of the reductions would matter, so redistribute one kind to Replicate first"
         )
 
 

@@ -292,3 +292,59 @@ def copy_(v: Values, source: Any, target: Any, *, grad_enabled: bool) -> Results
     v.writes.append((v.outs[0].name, value, storage))
     v.bind(target, value)
     return value
+
+
+def sdpa(v: Values, q: Any, k: Any, w: Any, mask: Any, causal: bool, scale: Any, gqa: bool) -> Results:
+    operands = [v.value(x) for x in (q, k, w, mask) if x is not None]
+    return v.result("sdpa", operands, at.SdpaAttrs(0.0, causal, scale, gqa))
+
+
+def sdpa_backward(v: Values, g: Any, q: Any, k: Any, w: Any, mask: Any, *rest: Any) -> Results:
+    operands = [v.value(x) for x in (g, q, k, w, mask) if x is not None]
+    return v.result("sdpa_backward", operands, at.SdpaAttrs(0.0, *rest))
+
+
+def argsort(v: Values, a: Any, dim: int | None, descending: Any, stable: Any) -> Results:
+    use = v.value(a)
+    along = (-1 if dim is None else dim) % max(1, _ndim(v, use))
+    return v.result("argsort", (use,), at.SortAttrs(along, bool(descending), bool(stable)))
+
+
+def nll_loss_backward(
+    v: Values,
+    g: Any,
+    a: Any,
+    target: Any,
+    weight: Any,
+    mode: str,
+    ignored: Any,
+    total: Any,
+) -> Results:
+    """``-g * weight[class]`` where the class is the target and not ignored, by comparison.
+
+    Written with a comparison against the class number rather than as a scatter, so that it fuses with
+    the softmax's gradient around it.
+    """
+    whole = v.type(v.value(a))
+    assert isinstance(whole, TensorType)
+    shape, dim = whole.shape, 1 if whole.ndim >= 2 else 0
+    others = tuple(d for d in range(whole.ndim) if d != dim)
+
+    def spread(use: Use, dims: tuple[int, ...]) -> Use:
+        return v.op("broadcast_in_dim", (use,), at.BroadcastAttrs(shape, dims))[0]
+
+    classes = v.op(
+        "iota", (v.value(0), v.value(1)), at.FactoryAttrs((shape[dim],), DType.I64)
+    )[0]
+    wanted = spread(_index(v, target), others)
+    (hit,) = v.op("eq", (wanted, spread(classes, (dim,))))
+    (kept,) = v.op("ne", (wanted, v.value(ignored)))
+    (here,) = v.op("logical_and", (hit, kept))
+    (value,) = v.op("neg", (v.value(g),))
+    if mode == "mean":
+        (count,) = v.op("cast", (v.value(total),), at.CastAttrs(v.type(value).dtype))
+        (value,) = v.op("div", (value, count))
+    value = spread(value, others if mode == "none" else ())
+    if weight is not None:
+        (value,) = v.op("mul", (value, spread(v.value(weight), (dim,))))
+    return v.result("where", (here, value, v.value(0.0)))

@@ -17,6 +17,7 @@ from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
 from thunder_mdfuse.thunder import builders as b
 from thunder_mdfuse.thunder import dtensor as dt
+from thunder_mdfuse.thunder import operators as op
 from thunder_mdfuse.thunder.reasons import Reason
 from thunder_mdfuse.thunder.values import dtype_of
 
@@ -138,6 +139,11 @@ CLAIMS: dict[Hashable, Claim] = {
     PrimIDs.TOPK: Claim(b.topk, _has_dims),
     PrimIDs.SORT: Claim(b.sort, _has_dims),
     "torch.cumsum": Claim(b.scan("cumsum"), _has_dims),
+    "torch.argsort": Claim(b.argsort, _has_dims),
+    "nll_loss_backward": Claim(b.nll_loss_backward),
+    op.CAST: Claim(b.user_cast),
+    op.SDPA: Claim(b.sdpa),
+    op.SDPA_BACKWARD: Claim(b.sdpa_backward),
     DTensorPrimIDs.ADD: Claim(b.elementwise("add")),
     DTensorPrimIDs.MUL: Claim(b.elementwise("mul")),
     DTensorPrimIDs.EXP: Claim(b.elementwise("exp")),

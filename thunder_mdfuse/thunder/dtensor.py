@@ -154,25 +154,35 @@ def redistribute(v: Values, x: Any, *_: Any, **__: Any) -> tuple[Use, ...]:
     return v.result("reshard", (v.value(x),), at.ReshardAttrs(placements))
 
 
-def region_mesh(proxies: Sequence[Proxy]) -> DeviceMesh | None:
+def traced_mesh(bsyms: Sequence[BoundSymbol]) -> DeviceMesh | None:
     """The mesh object that the trace knows for a region's DTensors; None when it has none."""
+    proxies = (p for b in bsyms for p in (*b.flat_proxy_args, *b.flat_proxy_outs))
     return next((p.spec._o.mesh for p in proxies if isinstance(p, DTensorProxy)), None)
+
+
+def local_inputs(bsyms: Sequence[BoundSymbol]) -> dict[str, str]:
+    """Plain tensors that become DTensors, each with the name of what it becomes."""
+    made = (b for b in bsyms if b.sym.id == "dtensor_from_local")
+    return {b.args[0].name: b.output.name for b in made}
 
 
 Specs = dict[str, DTensorSpec]
 
 
-def traced_specs(bsyms: Sequence[BoundSymbol]) -> Specs:
-    """The spec that the trace gives every DTensor which ``bsyms`` make."""
+def specs_for(bsyms: Sequence[BoundSymbol], inputs: Sequence[Proxy], given: Specs) -> Specs:
+    """The specs that eager DTensor gives every DTensor of a region, its inputs' specs being ``given``."""
+    traced = {p.name: p.spec._o for p in inputs if isinstance(p, DTensorProxy)}
+    if given != traced:
+        return _replayed(bsyms, given)
     outs = (p for bsym in bsyms for p in bsym.flat_proxy_outs)
-    return {p.name: p.spec._o for p in outs if isinstance(p, DTensorProxy)}
+    made = {p.name: p.spec._o for p in outs if isinstance(p, DTensorProxy)}
+    return {**traced, **made}
 
 
-def replayed_specs(bsyms: Sequence[BoundSymbol], given: Specs) -> Specs:
-    """The specs that eager DTensor gives when the inputs have the specs ``given``.
+def _replayed(bsyms: Sequence[BoundSymbol], given: Specs) -> Specs:
+    """Propagate specs that differ from the traced ones (another mesh or placement, a gradient).
 
-    Thunder's meta functions run each op on fake DTensors, so calling them again propagates specs that
-    differ from the traced ones (another mesh or placement under symbolic values, a gradient).
+    Thunder's meta functions run each op on fake DTensors, so calling them again is that.
     """
     found: dict[str, Any] = {}
     with tracectx(TraceCtx()):

@@ -6,7 +6,6 @@ are baked in. Each key has an ``Entry``: a translated fusion, its executable, an
 results. Equal fusions share one executable, whatever regions they came from.
 """
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,26 +20,13 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from thunder_mdfuse.errors import ExecutorError, IRError
+from thunder_mdfuse.executable import Executable, compile_fusion
 from thunder_mdfuse.ir import sizes
-from thunder_mdfuse.ir.graph import Fusion
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import Mesh, ScalarType, TensorType
-from thunder_mdfuse.pipeline import Executable, compile_fusion
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder.translate import Given, Translated, translate
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, NumberNeeded, known_dtype
-
-_shared: "weakref.WeakValueDictionary[str, Executable]" = weakref.WeakValueDictionary()
-
-
-def executable_for(fusion: Fusion, name: str) -> Executable:
-    """The one executable of all fusions equal to ``fusion``; ``name`` is used if it is made now."""
-    found = _shared.get(fusion.key)
-    if found is None:
-        found = compile_fusion(fusion, name)
-        _shared[fusion.key] = found
-    return found
-
 
 @dataclass
 class Entry:
@@ -193,7 +179,7 @@ class FusionCall:
                 if self._exact or self._simple:
                     raise
                 self._exact = True
-        entry = Entry(translated, executable_for(translated.fusion, self.name), specs, mesh)
+        entry = Entry(translated, compile_fusion(translated.fusion, self.name), specs, mesh)
         self._entries[key] = entry
         return entry
 

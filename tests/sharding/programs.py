@@ -1,0 +1,420 @@
+"""Random programs over a mesh, each beside its oracle: torch on the full tensors.
+
+Values are whole numbers in f64 and every op keeps them whole and small, so that sums in any order
+are exact and results can be compared bit for bit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from hypothesis import strategies as st
+
+from thunder_mdfuse.ir import attrs as at
+from thunder_mdfuse.ir.graph import Builder, Fusion, Use
+from thunder_mdfuse.ir.types import (
+    REPLICATE,
+    DType,
+    Mesh,
+    MeshAxis,
+    Partial,
+    Placement,
+    Placements,
+    Shard,
+    StridedShard,
+    TensorType,
+)
+
+MESHES = [(2,), (3,), (4,), (1,), (2, 2), (2, 3), (3, 2), (4, 2), (1, 2), (2, 2, 2), (2, 1, 2)]
+SIZES = [1, 2, 3, 4, 5, 6, 8]
+NAMES = ("dp", "cp", "tp")
+
+
+@dataclass
+class Program:
+    """A fusion, its inputs, and what its outputs must be."""
+
+    mesh: Mesh
+    inputs: list[tuple[torch.Tensor, Placements]]
+    fusion: Fusion
+    expected: list[torch.Tensor]
+
+
+@dataclass
+class Pool:
+    """A program being built: its tensor values, each with its oracle."""
+
+    draw: Callable
+    builder: Builder
+    inputs: list[tuple[torch.Tensor, Placements]] = field(default_factory=list)
+    values: list[tuple[Use, torch.Tensor]] = field(default_factory=list)
+
+    def pick(self, good: Callable[[torch.Tensor], bool] = lambda x: True):
+        """A value that is ``good``, or None. Late ones are preferred, so that chains get long."""
+        found = [v for v in self.values if good(v[1])]
+        if len(found) > 2 and self.draw(st.booleans()):
+            found = found[-2:]
+        return self.draw(st.sampled_from(found)) if found else None
+
+    def partner(self, x: torch.Tensor):
+        """A float value of the shape of ``x``."""
+        return self.pick(lambda y: y.shape == x.shape and y.dtype == x.dtype)
+
+    def emit(self, name, args, attrs=at.NO_ATTRS, oracle=()):
+        """Append an op whose results must be ``oracle``; sometimes pin its placements."""
+        types = self.builder.op(name, args, attrs)
+        placements = None
+        if self.draw(st.integers(0, 3)) == 0:
+            placements = tuple(self.placements(x, partial=False) for x in oracle)
+            types = self.builder.op(name, args, attrs, placements)
+        for use, x in zip(types, oracle, strict=True):
+            self.values.append((use, x))
+        return types
+
+    def placements(self, x: torch.Tensor, partial: bool = True) -> Placements:
+        return placements_for(
+            self.draw, self.builder.mesh, x.ndim, partial and x.is_floating_point()
+        )
+
+    def input(self, x: torch.Tensor) -> Use:
+        places = self.placements(x)
+        dtype = {torch.float64: DType.F64, torch.int64: DType.I64}[x.dtype]
+        use = self.builder.input(TensorType(dtype, tuple(x.shape), places))
+        self.inputs.append((x, places))
+        self.values.append((use, x))
+        return use
+
+
+def placements_for(draw, mesh: Mesh, ndim: int, partial: bool) -> Placements:
+    """One placement an axis; pending reductions of kinds that commute."""
+    options: list[Placement] = [REPLICATE]
+    for d in range(ndim):
+        options += [Shard(d), Shard(d), StridedShard(d, 2), StridedShard(d, 3)]
+    kinds = draw(st.sampled_from([["sum"], ["sum", "avg"], ["max"], ["min"], ["product"]]))
+    if partial:
+        options += [Partial(kind) for kind in kinds for _ in range(2)]
+    return tuple(draw(st.sampled_from(options)) for _ in mesh.axes)
+
+
+def numbers(draw, shape) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    return torch.randint(-5, 6, tuple(shape), generator=generator).double()
+
+
+def small(x: torch.Tensor) -> torch.Tensor:
+    return torch.remainder(x, 13.0)
+
+
+# One function an op: picks operands from the pool and appends the op with its oracle. What may
+# grow is followed by a remainder, which also is an op that no pending reduction passes.
+
+
+def _limit(pool: Pool, use: Use, x: torch.Tensor) -> None:
+    if pool.draw(st.booleans()) or x.abs().amax().item() > 1e6:
+        pool.values.pop()
+        pool.emit("remainder", (use, pool.builder.const(13.0)), oracle=(small(x),))
+
+
+UNARY = {"neg": torch.neg, "abs": torch.abs, "sign": torch.sign}
+SCALAR = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "maximum": torch.clamp_min}
+BINARY = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+}
+
+
+def unary(pool: Pool) -> None:
+    use, x = pool.pick(torch.is_floating_point)
+    name = pool.draw(st.sampled_from(sorted(UNARY)))
+    pool.emit(name, (use,), oracle=(UNARY[name](x),))
+
+
+def scalar(pool: Pool) -> None:
+    use, x = pool.pick(torch.is_floating_point)
+    name = pool.draw(st.sampled_from(sorted(SCALAR)))
+    c = pool.draw(st.integers(-2, 2))
+    (out,) = pool.emit(name, (use, pool.builder.const(float(c))), oracle=(SCALAR[name](x, c),))
+    _limit(pool, out, pool.values[-1][1])
+
+
+def binary(pool: Pool) -> None:
+    use, x = pool.pick(torch.is_floating_point)
+    other, y = pool.partner(x)
+    name = pool.draw(st.sampled_from(sorted(BINARY)))
+    (out,) = pool.emit(name, (use, other), oracle=(BINARY[name](x, y),))
+    _limit(pool, out, pool.values[-1][1])
+
+
+def where(pool: Pool) -> None:
+    use, x = pool.pick(torch.is_floating_point)
+    other, y = pool.partner(x)
+    (test,) = pool.builder.op("lt", (use, other))
+    pool.emit("where", (test, other, use), oracle=(torch.where(x < y, y, x),))
+
+
+def reduction(pool: Pool) -> None:
+    picked = pool.pick(lambda x: x.is_floating_point() and x.ndim > 0)
+    if picked is None:
+        return
+    use, x = picked
+    dims = tuple(sorted(pool.draw(st.sets(st.integers(0, x.ndim - 1), min_size=1))))
+    name = pool.draw(st.sampled_from(["sum", "sum", "amax", "amin"]))
+    pool.emit(name, (use,), at.DimsAttrs(dims), (getattr(torch, name)(x, dims),))
+    _limit(pool, pool.values[-1][0], pool.values[-1][1])
+
+
+def broadcast(pool: Pool) -> None:
+    picked = pool.pick(lambda x: x.is_floating_point() and x.ndim < 3)
+    if picked is None:
+        return
+    use, x = picked
+    at_dim = pool.draw(st.integers(0, x.ndim))
+    n = pool.draw(st.sampled_from(SIZES))
+    y = x.unsqueeze(at_dim)
+    y = y.expand([n if d == at_dim else size for d, size in enumerate(y.shape)])
+    grow = [d for d, size in enumerate(y.shape) if size == 1 and d != at_dim]
+    if grow and pool.draw(st.booleans()):
+        y = y.expand([4 if d == grow[0] else size for d, size in enumerate(y.shape)])
+    dims = tuple(d for d in range(y.ndim) if d != at_dim)
+    pool.emit("broadcast_in_dim", (use,), at.BroadcastAttrs(tuple(y.shape), dims), (y,))
+
+
+def permute(pool: Pool) -> None:
+    use, x = pool.pick()
+    dims = tuple(pool.draw(st.permutations(range(x.ndim))))
+    pool.emit("permute", (use,), at.DimsAttrs(dims), (x.permute(dims),))
+
+
+def squeeze(pool: Pool) -> None:
+    picked = pool.pick(lambda x: 1 in x.shape)
+    if picked is None:
+        return
+    use, x = picked
+    d = list(x.shape).index(1)
+    pool.emit("squeeze", (use,), at.DimsAttrs((d,)), (x.squeeze(d),))
+
+
+def factored(draw, n: int) -> list[int]:
+    """Sizes whose product is ``n``."""
+    shape = []
+    while n > 1 and len(shape) < 3:
+        k = draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))
+        shape.append(k)
+        n //= k
+    return [*shape, n] if n > 1 or not shape else shape
+
+
+def reshape(pool: Pool) -> None:
+    use, x = pool.pick()
+    # Often dims are merged and split side by side, as models do; sometimes anything goes.
+    shape = factored(pool.draw, x.numel())
+    if x.ndim > 1 and pool.draw(st.booleans()):
+        d = pool.draw(st.integers(0, x.ndim - 2))
+        shape = [*x.shape[:d], x.shape[d] * x.shape[d + 1], *x.shape[d + 2 :]]
+    elif x.ndim and pool.draw(st.booleans()):
+        d = pool.draw(st.integers(0, x.ndim - 1))
+        shape = [*x.shape[:d], *factored(pool.draw, x.shape[d])[:4], *x.shape[d + 1 :]]
+    if len(shape) <= 4:
+        pool.emit("reshape", (use,), at.ShapeAttrs(tuple(shape)), (x.reshape(shape),))
+
+
+def slicing(pool: Pool) -> None:
+    picked = pool.pick(lambda x: x.ndim > 0)
+    if picked is None:
+        return
+    use, x = picked
+    d = pool.draw(st.integers(0, x.ndim - 1))
+    n = x.shape[d]
+    start = pool.draw(st.integers(0, n - 1))
+    end = pool.draw(st.integers(start + 1, n))
+    step = pool.draw(st.integers(1, 2))
+    spans = [(start, end, step) if i == d else (0, size, 1) for i, size in enumerate(x.shape)]
+    y = x[tuple(slice(*span) for span in spans)]
+    pool.emit("slice", (use,), at.SliceAttrs(*(tuple(s) for s in zip(*spans, strict=True))), (y,))
+
+
+def pad(pool: Pool) -> None:
+    picked = pool.pick(lambda x: x.is_floating_point() and x.ndim > 0)
+    if picked is None:
+        return
+    use, x = picked
+    d = pool.draw(st.integers(0, x.ndim - 1))
+    low, high = pool.draw(st.integers(0, 2)), pool.draw(st.integers(0, 2))
+    fill = pool.draw(st.sampled_from([0.0, 3.0]))
+    widths = [0, 0] * (x.ndim - 1 - d) + [low, high]
+    y = torch.nn.functional.pad(x, widths, value=fill)
+    lows = tuple(low if i == d else 0 for i in range(x.ndim))
+    highs = tuple(high if i == d else 0 for i in range(x.ndim))
+    pool.emit("pad", (use, pool.builder.const(fill)), at.PadAttrs(lows, highs), (y,))
+
+
+def along(pool: Pool) -> None:
+    """flip, cumsum, sort, topk, argmax along a dim."""
+    picked = pool.pick(lambda x: x.is_floating_point() and x.ndim > 0)
+    if picked is None:
+        return
+    use, x = picked
+    d = pool.draw(st.integers(0, x.ndim - 1))
+    name = pool.draw(st.sampled_from(["flip", "cumsum", "sort", "topk", "argmax"]))
+    if name == "flip":
+        pool.emit(name, (use,), at.DimsAttrs((d,)), (x.flip(d),))
+    elif name == "cumsum":
+        pool.emit(name, (use,), at.DimAttrs(d), (x.cumsum(d),))
+    elif name == "sort":
+        pool.emit(name, (use,), at.SortAttrs(d, stable=True), tuple(x.sort(dim=d, stable=True)))
+    elif name == "topk":
+        k = pool.draw(st.integers(1, x.shape[d]))
+        pool.emit(name, (use,), at.TopkAttrs(k, d), tuple(torch.topk(x, k, d)))
+        pool.values.pop()  # which of equal values comes first is not defined
+    else:
+        pool.emit(name, (use,), at.DimAttrs(d), (torch.argmax(x, d),))
+
+
+def cat(pool: Pool) -> None:
+    picked = pool.pick(lambda x: x.ndim > 0)
+    if picked is None:
+        return
+    use, x = picked
+    other, y = pool.partner(x)
+    d = pool.draw(st.integers(0, x.ndim - 1))
+    pool.emit("cat", (use, other, use), at.DimAttrs(d), (torch.cat([x, y, x], d),))
+
+
+def matmul(pool: Pool) -> None:
+    picked = pool.pick(lambda x: x.is_floating_point() and 1 <= x.ndim <= 3)
+    if picked is None:
+        return
+    use, x = picked
+    other = pool.pick(lambda y: y.is_floating_point() and _multiplies(x, y))
+    if other is None:
+        y = numbers(pool.draw, (x.shape[-1], pool.draw(st.sampled_from(SIZES))))
+        other = (pool.input(y), y) if len(pool.inputs) == pool.builder._inputs else None
+    if other is None:
+        return
+    (out,) = pool.emit("matmul", (use, other[0]), oracle=(x @ other[1],))
+    _limit(pool, out, pool.values[-1][1])
+
+
+def _multiplies(x: torch.Tensor, y: torch.Tensor) -> bool:
+    if y.ndim == 0 or y.ndim > 3 or y.shape[-2 if y.ndim > 1 else 0] != x.shape[-1]:
+        return False
+    batches = zip(reversed(x.shape[:-2]), reversed(y.shape[:-2]), strict=False)
+    return all(a == b or 1 in (a, b) for a, b in batches)
+
+
+def linear(pool: Pool) -> None:
+    picked = pool.pick(lambda x: x.is_floating_point() and 1 <= x.ndim <= 3)
+    if picked is None:
+        return
+    use, x = picked
+    w = pool.pick(lambda y: y.is_floating_point() and y.ndim == 2 and y.shape[1] == x.shape[-1])
+    if w is None:
+        return
+    bias = pool.pick(lambda y: y.is_floating_point() and y.shape == w[1].shape[:1])
+    args, tensors = [use, w[0]], [x, w[1]]
+    if bias is not None:
+        args.append(bias[0])
+        tensors.append(bias[1])
+    (out,) = pool.emit("linear", tuple(args), oracle=(torch.nn.functional.linear(*tensors),))
+    _limit(pool, out, pool.values[-1][1])
+
+
+def indexing(pool: Pool) -> None:
+    """take, gather, scatter_add, index_add with indices that are iota modulo the size."""
+    picked = pool.pick(lambda x: x.is_floating_point() and x.ndim > 0)
+    if picked is None:
+        return
+    use, x = picked
+    d = pool.draw(st.integers(0, x.ndim - 1))
+    builder, n = pool.builder, pool.draw(st.sampled_from(SIZES))
+    one = builder.const(1)
+    (ramp,) = builder.op("iota", (one, builder.const(3)), at.FactoryAttrs((n,), DType.I64))
+    (index,) = builder.op("remainder", (ramp, builder.const(x.shape[d])))
+    where = (torch.arange(n) * 3 + 1) % x.shape[d]
+    name = pool.draw(st.sampled_from(["take", "gather", "scatter_add", "index_add"]))
+    if name == "take":
+        pool.emit(name, (use, index), at.DimAttrs(d), (x.index_select(d, where),))
+        return
+    shape = tuple(n if i == d else size for i, size in enumerate(x.shape))
+    wide = where.reshape([-1] + [1] * (x.ndim - 1 - d)).expand(shape)
+    (full,) = builder.op("broadcast_in_dim", (index,), at.BroadcastAttrs(shape, (d,)))
+    if name == "gather":
+        pool.emit(name, (use, full), at.DimAttrs(d), (torch.gather(x, d, wide),))
+        return
+    source = torch.full(shape, 2.0, dtype=torch.float64)
+    (made,) = builder.op("full", (builder.const(2.0),), at.FactoryAttrs(shape, DType.F64))
+    if name == "scatter_add":
+        y = x.scatter_add(d, wide, source)
+        pool.emit(name, (use, full, made), at.DimAttrs(d), (y,))
+    else:
+        y = x.index_add(d, where, source)
+        pool.emit(name, (use, index, made), at.DimAttrs(d), (y,))
+
+
+def made(pool: Pool) -> None:
+    """full and iota, so that values meet that were computed from no input."""
+    n = pool.draw(st.sampled_from(SIZES))
+    builder = pool.builder
+    if pool.draw(st.booleans()):
+        attrs = at.FactoryAttrs((n,), DType.F64)
+        ramp = torch.arange(n).double() * 2 + 1
+        pool.emit("iota", (builder.const(1), builder.const(2)), attrs, (ramp,))
+    else:
+        attrs = at.FactoryAttrs((n, 2), DType.F64)
+        pool.emit("full", (builder.const(3.0),), attrs, (torch.full((n, 2), 3.0).double(),))
+
+
+def moved(pool: Pool) -> None:
+    """An explicit change of placement, pending reductions among them."""
+    use, x = pool.pick()
+    places = pool.placements(x)
+    (out,) = pool.builder.op("reshard", (use,), at.ReshardAttrs(places), (places,))
+    pool.values.append((out, x))
+
+
+OPS = [
+    unary,
+    scalar,
+    binary,
+    binary,
+    where,
+    reduction,
+    reduction,
+    broadcast,
+    permute,
+    squeeze,
+    reshape,
+    reshape,
+    slicing,
+    pad,
+    along,
+    cat,
+    matmul,
+    linear,
+    indexing,
+    made,
+    moved,
+    moved,
+]
+
+
+@st.composite
+def programs(draw) -> Program:
+    """A program of a few ops over one to three inputs on a small mesh."""
+    shape = draw(st.sampled_from(MESHES))
+    mesh = Mesh(tuple(MeshAxis(n, k) for n, k in zip(NAMES, shape, strict=False)))
+    pool = Pool(draw, Builder(mesh))
+    for _ in range(draw(st.integers(1, 3))):
+        shape = draw(st.lists(st.sampled_from(SIZES), max_size=3))
+        pool.input(numbers(draw, shape))
+    for _ in range(draw(st.integers(2, 8))):
+        draw(st.sampled_from(OPS))(pool)
+        if pool.values[-1][1].numel() > 2000:
+            pool.values.pop()
+    count = draw(st.integers(1, 3))
+    outputs = [pool.values[-1], *(draw(st.sampled_from(pool.values)) for _ in range(count - 1))]
+    fusion = pool.builder.finish(tuple(use for use, _ in outputs))
+    return Program(mesh, pool.inputs, fusion, [x for _, x in outputs])

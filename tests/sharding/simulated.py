@@ -1,0 +1,391 @@
+"""A simulated mesh: the local program of every coordinate, run in one process and in lockstep.
+
+``distribute`` cuts full tensors into what each coordinate holds (with DTensor's own split
+functions, so that the chunk rule is torch's and not ours), ``run`` executes a local fusion,
+``assemble`` puts results together again. Nothing here is an oracle: tests compare with torch on
+the full tensors.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch.distributed.tensor import Shard as TorchShard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.graph import Fusion, Node, number
+from thunder_mdfuse.ir.sizes import Expr
+from thunder_mdfuse.ir.types import (
+    DType,
+    Mesh,
+    Partial,
+    Placement,
+    Placements,
+    Replicate,
+    Shard,
+    StridedShard,
+    TensorType,
+)
+
+Coordinate = tuple[int, ...]
+Locals = dict[Coordinate, torch.Tensor]
+TORCH = {
+    DType.BOOL: torch.bool,
+    DType.I32: torch.int32,
+    DType.I64: torch.int64,
+    DType.F32: torch.float32,
+    DType.F64: torch.float64,
+    DType.BF16: torch.bfloat16,
+}
+REDUCE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda stack: stack.sum(0, dtype=stack.dtype),
+    "avg": lambda stack: stack.sum(0) / stack.shape[0],
+    "min": lambda stack: stack.amin(0),
+    "max": lambda stack: stack.amax(0),
+    "product": lambda stack: stack.prod(0),
+}
+IDENTITY = {"sum": 0, "product": 1}
+
+
+def coordinates(mesh: Mesh) -> Iterator[Coordinate]:
+    return product(*(range(axis.size) for axis in mesh.axes))
+
+
+def pieces(x: torch.Tensor, dim: int, ranks: int, split: int = 1) -> list[torch.Tensor]:
+    """The chunks of ``x`` along ``dim`` as DTensor cuts it."""
+    placement = TorchShard(dim) if split == 1 else _StridedShard(dim, split_factor=split)
+    return placement._split_tensor(x, ranks, with_padding=False, contiguous=True)[0]
+
+
+def joined(parts: list[torch.Tensor], dim: int, split: int = 1) -> torch.Tensor:
+    """The tensor whose ``pieces`` are ``parts``."""
+    shape = list(parts[0].shape)
+    shape[dim] = sum(part.shape[dim] for part in parts)
+    whole = torch.empty(shape, dtype=parts[0].dtype)
+    indices = pieces(torch.arange(shape[dim]), 0, len(parts), split)
+    for part, index in zip(parts, indices, strict=True):
+        whole.index_copy_(dim, index, part)
+    return whole
+
+
+def partial_terms(x: torch.Tensor, ranks: int, kind: str, seed: int) -> list[torch.Tensor]:
+    """``ranks`` tensors whose reduction ``kind`` is exactly ``x`` (whole numbers stay whole)."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw() -> torch.Tensor:
+        return torch.randint(-4, 5, x.shape, generator=generator).to(x.dtype)
+
+    others = [draw() for _ in range(ranks - 1)]
+    if kind in ("sum", "avg"):
+        terms = [*others, (x if kind == "sum" else x * ranks) - sum(others, torch.zeros_like(x))]
+    elif kind in ("min", "max"):
+        sign = 1 if kind == "min" else -1
+        terms = [*(x + sign * other.abs() for other in others), x]
+    else:
+        signs = [1 - 2 * (other % 2) for other in others]
+        terms = [*signs, x * torch.stack([*signs, torch.ones_like(x)]).prod(0)]
+    turn = seed % ranks
+    return terms[turn:] + terms[:turn]
+
+
+def distribute(x: torch.Tensor, placements: Placements, mesh: Mesh, seed: int = 0) -> Locals:
+    """What each coordinate holds of ``x``."""
+
+    def cut(x: torch.Tensor, axis: int) -> Locals:
+        if axis == len(mesh.axes):
+            return {(): x}
+        held: Locals = {}
+        for i, part in enumerate(_parts(x, placements[axis], mesh.axes[axis].size, seed + axis)):
+            for rest, local in cut(part, axis + 1).items():
+                held[(i, *rest)] = local
+        return held
+
+    return cut(x, 0)
+
+
+def _parts(x: torch.Tensor, p: Placement, ranks: int, seed: int) -> list[torch.Tensor]:
+    if isinstance(p, Replicate):
+        return [x] * ranks
+    if isinstance(p, Partial):
+        return partial_terms(x, ranks, p.op, seed)
+    return pieces(x, p.dim, ranks, p.split if isinstance(p, StridedShard) else 1)
+
+
+def assemble(held: Locals, placements: Placements, mesh: Mesh) -> torch.Tensor:
+    """The full tensor. Replicas must be equal."""
+
+    def join(prefix: Coordinate) -> torch.Tensor:
+        axis = len(prefix)
+        if axis == len(mesh.axes):
+            return held[prefix]
+        parts = [join((*prefix, i)) for i in range(mesh.axes[axis].size)]
+        p = placements[axis]
+        if isinstance(p, Partial):
+            return REDUCE[p.op](torch.stack(parts))
+        if isinstance(p, Shard | StridedShard):
+            return joined(parts, p.dim, p.split if isinstance(p, StridedShard) else 1)
+        for part in parts[1:]:
+            assert torch.equal(part, parts[0]), f"replicas on axis {mesh.axes[axis].name} differ"
+        return parts[0]
+
+    return join(())
+
+
+# Running a local fusion.
+
+Value = Any  # a tensor or a number
+Evaluate = Callable[[str, Any, list[Value], tuple[Any, ...]], list[Value]]
+
+
+def concrete(record: Any, env: dict[str, int]) -> Any:
+    """An attribute record or type with all sizes evaluated."""
+    if isinstance(record, Expr):
+        return sizes.evaluate(record, env)
+    if isinstance(record, tuple):
+        return tuple(concrete(item, env) for item in record)
+    if is_dataclass(record) and not isinstance(record, type):
+        values = {f.name: concrete(getattr(record, f.name), env) for f in fields(record)}
+        return replace(record, **values)
+    return record
+
+
+def run(
+    fusion: Fusion,
+    inputs: list[Locals],
+    evaluate: Evaluate,
+    symbols: dict[str, int] | None = None,
+) -> list[Locals]:
+    """The outputs of the local program at every coordinate."""
+    mesh = fusion.mesh
+    assert mesh is not None and fusion.level == "local"
+    places = list(coordinates(mesh))
+    envs = {
+        c: {**(symbols or {}), **{f"@{a.name}": i for a, i in zip(mesh.axes, c, strict=True)}}
+        for c in places
+    }
+    values: dict[Coordinate, list[list[Value]]] = {c: [] for c in places}
+    for i, node in enumerate(fusion.nodes):
+        args = {c: [values[c][a.node][a.result] for a in node.args] for c in places}
+        if node.op == "input":
+            results = {c: [inputs[i][c]] for c in places}
+        elif node.op in COLLECTIVES:
+            results = _collective(node, args, mesh, envs)
+        else:
+            results = {
+                c: evaluate(
+                    node.op, concrete(node.attrs, envs[c]), args[c], concrete(node.types, envs[c])
+                )
+                for c in places
+            }
+        for c in places:
+            _check_types(i, node, results[c], envs[c])
+            values[c].append(results[c])
+    return [{c: values[c][o.value.node][o.value.result] for c in places} for o in fusion.outputs]
+
+
+def _check_types(i: int, node: Node, results: list[Value], env: dict[str, int]) -> None:
+    for t, found in zip(concrete(node.types, env), results, strict=True):
+        if isinstance(t, TensorType):
+            assert tuple(found.shape) == t.shape, f"%{i} {node.op}: {tuple(found.shape)}, not {t}"
+            assert found.dtype == TORCH[t.dtype], f"%{i} {node.op}: {found.dtype}, not {t}"
+
+
+def _collective(
+    node: Node,
+    args: dict[Coordinate, list[Value]],
+    mesh: Mesh,
+    envs: dict[Coordinate, dict[str, int]],
+) -> dict[Coordinate, list[Value]]:
+    axis = [a.name for a in mesh.axes].index(node.attrs.team)
+    assert mesh.axes[axis].size == node.attrs.ranks
+    results: dict[Coordinate, list[Value]] = {}
+    for c in args:
+        if c[axis]:
+            continue
+        team = [(*c[:axis], i, *c[axis + 1 :]) for i in range(node.attrs.ranks)]
+        records = {concrete(node.attrs, envs[member]) for member in team}
+        assert len(records) == 1, f"the members of a team disagree: {records}"
+        held = [args[member][0] for member in team]
+        for member, out in zip(team, COLLECTIVES[node.op](records.pop(), held), strict=True):
+            results[member] = [out]
+    return results
+
+
+def _all_gather(attrs: Any, held: list[torch.Tensor]) -> list[torch.Tensor]:
+    whole = joined(held, attrs.dim, attrs.split)
+    assert whole.shape[attrs.dim] == attrs.size
+    return [whole] * attrs.ranks
+
+
+def _all_reduce(attrs: Any, held: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [REDUCE[attrs.op](torch.stack(held))] * attrs.ranks
+
+
+def _reduce_scatter(attrs: Any, held: list[torch.Tensor]) -> list[torch.Tensor]:
+    return pieces(REDUCE[attrs.op](torch.stack(held)), attrs.dim, attrs.ranks)
+
+
+def _all_to_all(attrs: Any, held: list[torch.Tensor]) -> list[torch.Tensor]:
+    whole = joined(held, attrs.gather_dim)
+    assert whole.shape[attrs.gather_dim] == attrs.gather_size
+    assert whole.shape[attrs.scatter_dim] == attrs.scatter_size
+    return pieces(whole, attrs.scatter_dim, attrs.ranks)
+
+
+def _chunk(attrs: Any, held: list[torch.Tensor]) -> list[torch.Tensor]:
+    assert all(torch.equal(x, held[0]) for x in held), "chunk of a value that is not replicated"
+    return pieces(held[0], attrs.dim, attrs.ranks, attrs.split)
+
+
+def _keep_first(attrs: Any, held: list[torch.Tensor]) -> list[torch.Tensor]:
+    others = [torch.full_like(x, IDENTITY[attrs.op]) for x in held[1:]]
+    return [held[0], *others]
+
+
+COLLECTIVES: dict[str, Callable[[Any, list[torch.Tensor]], list[torch.Tensor]]] = {
+    "all_gather": _all_gather,
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    # Not communication, but they depend on the position in the team.
+    "chunk": _chunk,
+    "keep_first": _keep_first,
+}
+
+
+# A torch evaluator of single local nodes.
+
+
+def drawn(shape: tuple[int, ...], whole: tuple[int, ...], starts: tuple[int, ...]) -> torch.Tensor:
+    """Numbers that depend on the index in the whole only, as a counter-based generator's do."""
+    index = torch.zeros(shape, dtype=torch.int64)
+    for d, n in enumerate(shape):
+        along = torch.arange(n) + (starts[d] if starts else 0)
+        index = index * (whole[d] if whole else n) + along.reshape(
+            [-1] + [1] * (len(shape) - d - 1)
+        )
+    return (index * 7919 % 1009).double() / 1024
+
+
+def evaluate(op: str, attrs: Any, args: list[Value], types: tuple[Any, ...]) -> list[Value]:
+    """The results of one local node that needs no other rank."""
+    if op in _MAKERS:
+        return [_MAKERS[op](attrs, *args)]
+    result = _OPS[op](attrs, *args) if op in _OPS else getattr(torch, op)(*_tensors(args))
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _tensors(args: list[Value]) -> list[Value]:
+    """Numbers beside tensors as 0-dim tensors, for torch functions that take no numbers."""
+    dtype = next((a.dtype for a in args if isinstance(a, torch.Tensor)), None)
+    if dtype is None:
+        return args
+    return [a if isinstance(a, torch.Tensor) else torch.tensor(a, dtype=dtype) for a in args]
+
+
+def _broadcast(attrs: Any, x: Value) -> torch.Tensor:
+    if not isinstance(x, torch.Tensor):
+        return torch.full(attrs.shape, x, dtype=torch.float64)
+    shape = [1] * len(attrs.shape)
+    for d, n in zip(attrs.dims, x.shape, strict=True):
+        shape[d] = n
+    return x.reshape(shape).expand(attrs.shape)
+
+
+def _extreme(function: Callable[..., torch.Tensor], identity: float) -> Callable[..., torch.Tensor]:
+    """A reduction of nothing (an empty shard) is its identity, which torch's own refuses."""
+
+    def reduce(attrs: Any, x: torch.Tensor) -> torch.Tensor:
+        if any(x.shape[d] == 0 for d in attrs.dims):
+            kept = [n for d, n in enumerate(x.shape) if d not in attrs.dims]
+            return torch.full(kept, identity, dtype=x.dtype)
+        return function(x, attrs.dims) if attrs.dims else x.clone()
+
+    return reduce
+
+
+def _prod(attrs: Any, x: torch.Tensor) -> torch.Tensor:
+    for d in reversed(attrs.dims):
+        x = x.prod(d)
+    return x
+
+
+def _slice(attrs: Any, x: torch.Tensor) -> torch.Tensor:
+    spans = zip(attrs.starts, attrs.ends, attrs.steps, strict=True)
+    return x[tuple(slice(*span) for span in spans)]
+
+
+def _pad(attrs: Any, x: torch.Tensor, fill: float) -> torch.Tensor:
+    widths = [w for pair in reversed(list(zip(attrs.low, attrs.high, strict=True))) for w in pair]
+    return torch.nn.functional.pad(x, widths, value=fill)
+
+
+def _sort(attrs: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    values, indices = torch.sort(x, dim=attrs.dim, descending=attrs.descending, stable=True)
+    return values, indices
+
+
+def _take(attrs: Any, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    flat = x.index_select(attrs.dim, index.reshape(-1))
+    return flat.reshape([*x.shape[: attrs.dim], *index.shape, *x.shape[attrs.dim + 1 :]])
+
+
+def _embedding_backward(attrs: Any, grad: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros(attrs.rows, grad.shape[-1], dtype=grad.dtype)
+    kept = (
+        torch.ones_like(index, dtype=torch.bool)
+        if attrs.padding_idx is None
+        else index != attrs.padding_idx
+    )
+    return out.index_add(0, index[kept], grad[kept])
+
+
+_MAKERS: dict[str, Callable[..., Value]] = {
+    "const": lambda attrs: number(attrs),
+    "size": lambda attrs: attrs.size,
+    "full": lambda attrs, fill: torch.full(attrs.shape, fill, dtype=TORCH[attrs.dtype]),
+    "iota": lambda attrs, start, step: (torch.arange(attrs.shape[0]) * step + start).to(
+        TORCH[attrs.dtype]
+    ),
+    "uniform": lambda attrs, seed, offset: drawn(attrs.shape, attrs.whole, attrs.starts),
+}
+_OPS: dict[str, Callable[..., Any]] = {
+    "wait": lambda attrs, x: x,
+    "rng_state": lambda attrs: (torch.tensor(1), torch.tensor(2)),
+    "cast": lambda attrs, x: x.to(TORCH[attrs.dtype]),
+    "trunc_div": lambda attrs, a, b: torch.div(a, b, rounding_mode="trunc"),
+    "where": lambda attrs, c, a, b: torch.where(c, a, b),
+    "broadcast_in_dim": _broadcast,
+    "sum": lambda attrs, x: x.sum(attrs.dims) if attrs.dims else x.clone(),
+    "prod": _prod,
+    "amax": _extreme(torch.amax, float("-inf")),
+    "amin": _extreme(torch.amin, float("inf")),
+    "var": lambda attrs, x: torch.var(x, attrs.dims, correction=attrs.correction),
+    "argmax": lambda attrs, x: torch.argmax(x, attrs.dim),
+    "cumsum": lambda attrs, x: torch.cumsum(x, attrs.dim),
+    "permute": lambda attrs, x: x.permute(attrs.dims),
+    "squeeze": lambda attrs, x: x.squeeze(attrs.dims),
+    "slice": _slice,
+    "reshape": lambda attrs, x: x.reshape(attrs.shape),
+    "copy": lambda attrs, x: x.clone(),
+    "flip": lambda attrs, x: x.flip(attrs.dims),
+    "pad": _pad,
+    "cat": lambda attrs, *parts: torch.cat(parts, attrs.dim),
+    "take": _take,
+    "gather": lambda attrs, x, index: torch.gather(x, attrs.dim, index),
+    "take_along_axis": lambda attrs, x, index: torch.gather(x, attrs.dim, index),
+    "scatter": lambda attrs, x, index, source: torch.scatter(x, attrs.dim, index, source),
+    "scatter_add": lambda attrs, x, index, source: torch.scatter_add(x, attrs.dim, index, source),
+    "index_add": lambda attrs, x, index, source: torch.index_add(x, attrs.dim, index, source),
+    "embedding": lambda attrs, index, weight: torch.nn.functional.embedding(index, weight),
+    "embedding_backward": _embedding_backward,
+    "sort": _sort,
+    "topk": lambda attrs, x: tuple(torch.topk(x, attrs.k, attrs.dim)),
+    "linear": lambda attrs, *args: torch.nn.functional.linear(*args),
+    "sdpa": lambda attrs, *args: torch.nn.functional.scaled_dot_product_attention(
+        *args, is_causal=attrs.is_causal, scale=attrs.scale, enable_gqa=attrs.enable_gqa
+    ),
+}

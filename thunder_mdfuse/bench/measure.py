@@ -1,0 +1,91 @@
+"""Timing on a GPU: CUDA-graph replays of many calls over rotating inputs, providers interleaved.
+
+One call's time is a replay's time over its calls. Rounds take the providers in rotated order, so that clocks
+and temperature treat all alike; a figure is the median over rounds. Inputs rotate over sets larger than
+four times the L2 cache.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+CALLS = 20
+ROUNDS = 7
+REPLAYS = 3
+L2_BYTES = 60 << 20
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Microseconds of one call: the median over rounds and the spread (max - min)."""
+
+    median: float
+    spread: float
+
+
+def input_sets(make: Callable[[], tuple[torch.Tensor, ...]]) -> list[tuple[torch.Tensor, ...]]:
+    """Enough sets of inputs that reuse is further apart than four L2 caches."""
+    sets = [make()]
+    one = sum(t.nbytes for t in sets[0])
+    while len(sets) * one < 4 * L2_BYTES and len(sets) < CALLS:
+        sets.append(make())
+    return sets
+
+
+def captured(
+    call: Callable[..., object], sets: Sequence[tuple[torch.Tensor, ...]]
+) -> torch.cuda.CUDAGraph:
+    """A graph of ``CALLS`` calls, warmed up (and so compiled) before capture."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for inputs in [*sets, sets[0]]:
+            call(*inputs)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(CALLS):
+            call(*sets[i % len(sets)])
+    return graph
+
+
+def interleaved(graphs: dict[str, torch.cuda.CUDAGraph]) -> dict[str, Timing]:
+    """The time of one call of each graph's provider."""
+    names = list(graphs)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for graph in graphs.values():
+        graph.replay()
+    torch.cuda.synchronize()
+    for round_number in range(ROUNDS):
+        shift = round_number % len(names)
+        for name in names[shift:] + names[:shift]:
+            begin = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
+            begin.record()
+            for _ in range(REPLAYS):
+                graphs[name].replay()
+            end.record()
+            torch.cuda.synchronize()
+            samples[name].append(begin.elapsed_time(end) / REPLAYS / CALLS * 1e3)
+    return {
+        name: Timing(statistics.median(s), max(s) - min(s)) for name, s in samples.items()
+    }
+
+
+def copy_reference(nbytes: int, device: torch.device) -> Callable[..., object]:
+    """A call that copies ``nbytes / 2`` bytes, so that it moves ``nbytes``: the ratio's denominator.
+
+    The buffers are not a power of two apart, which would cost a third of the bandwidth.
+    """
+    half = nbytes // 2
+    source = torch.randint(0, 255, (half,), dtype=torch.uint8, device=device)
+    gap = torch.empty(3 << 16, dtype=torch.uint8, device=device)
+    target = torch.empty(half, dtype=torch.uint8, device=device)
+
+    def call(*_: torch.Tensor) -> object:
+        return target.copy_(source), gap
+
+    return call

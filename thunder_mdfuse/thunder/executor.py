@@ -1,0 +1,227 @@
+"""The fusion executor that ``thunder.jit(fn, executors=[mdfuse_executor])`` names.
+
+Thunder asks it which symbols it takes (``can_fuse``), hands it the joint forward and backward trace once
+(``fusion_pass``), and then calls the regions' ``FusionCall`` objects. What was fused, and why the rest
+was not, is kept beside Thunder's compile data for ``explain``.
+"""
+
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thunder.core.compile_data import get_compile_data, get_compile_option
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy, unvariableify
+from thunder.core.rematerialization import rematerialize
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
+from thunder.core.transform_common import dce
+from thunder.executors.passes import update_fusion_call_ctx
+from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
+
+from thunder_mdfuse import __version__, knobs
+from thunder_mdfuse.errors import ExecutorError
+from thunder_mdfuse.thunder import region as rg
+from thunder_mdfuse.thunder.claims import CLAIMS, leaf_refusal, refusal
+from thunder_mdfuse.thunder.fusion_call import FusionCall
+from thunder_mdfuse.thunder.operators import register_operators
+from thunder_mdfuse.thunder.reasons import Reason
+
+NAME = "mdFusion"
+
+
+@dataclass(frozen=True)
+class Region:
+    """What ``fuse`` is given: symbols, what they read, what the rest of the trace needs of them."""
+
+    bound_symbols: tuple[BoundSymbol, ...]
+    inputs: tuple[Proxy, ...]
+    outputs: tuple[Proxy, ...]
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """A symbol that stayed outside of regions, and why."""
+
+    symbol: str
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """What one fusion pass left outside. Regions are found in the traces themselves."""
+
+    unfused: tuple[Unfused, ...]
+
+
+_records: "weakref.WeakKeyDictionary[Any, list[PassRecord]]" = weakref.WeakKeyDictionary()
+
+
+def records_of(compile_data: Any) -> list[PassRecord]:
+    """The fusion passes that ran for one jitted function, oldest first."""
+    return _records.get(compile_data, [])
+
+
+_ONLY_VIEWS = Reason("only views: torch makes them without a kernel")
+_NO_FUEL = Reason("the fuel ran out (MDFUSE_FUEL or set_fuel)")
+_NO_TENSOR = Reason("a region needs a tensor among its inputs to know its device")
+_NUMBERS = Reason("numbers only: the host computes them")
+_IN_PLACE_GRAD = Reason(
+    "an in-place write in a differentiated function stays outside of regions, where Thunder's split "
+    "into forward and backward finds it"
+)
+
+
+class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
+    """Claims by the table in ``claims.py``; groups, names and hands out regions."""
+
+    def __init__(self) -> None:
+        super().__init__("mdfuse", version=__version__)
+        self._fuel: int | None = None
+        fuel = knobs.integer("MDFUSE_FUEL")
+        self.set_fuel(FUEL_LEVEL.UNLIMITED if fuel < 0 else fuel)
+
+    def get_fuel(self, amount: int = 1, /) -> bool:
+        """Take ``amount`` of the fuel; False, taking nothing, when less is left."""
+        if self._fuel is None:
+            return True
+        if self._fuel < amount:
+            return False
+        self._fuel -= amount
+        return True
+
+    def set_fuel(self, value: int | FUEL_LEVEL) -> None:
+        """How many regions may be fused from now on."""
+        if isinstance(value, FUEL_LEVEL):
+            self._fuel = None
+            return
+        if not isinstance(value, int) or value < 0:
+            raise ExecutorError(f"fuel must be a non-negative int or UNLIMITED, found {value!r}")
+        self._fuel = value
+
+    def can_execute(self, bsym: BoundSymbol) -> bool:
+        """Whether the table has a row for the symbol itself that takes it."""
+        return not bsym.sym.is_fusion and leaf_refusal(bsym) is None
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """Whether all of the symbol can be in a region."""
+        return refusal(bsym) is None
+
+    def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
+        """The symbol of one region. Cheap: nothing is translated or compiled before its first call."""
+        outputs = [p for p in map(unvariableify, region.outputs) if isinstance(p, TensorProxy)]
+        flat = [leaf for bsym in region.bound_symbols for leaf in rg.flatten(bsym)]
+        flat = rg.dead_code_free(flat, outputs)
+        inputs = rg.inputs_of(flat)
+        name = f"{NAME}{fusion_counter}"
+        keep = get_compile_option("mdfuse_keep_inputs", "Keep each region's last inputs")
+        call = FusionCall(name, flat, inputs, outputs, bool(keep))
+        bsym = self.register_temporary_operation(
+            name, call, inputs=inputs, outputs=outputs, bsyms=flat
+        )
+        if any(BoundSymbolTag.BACKWARD in b.tags for b in flat):
+            bsym.tags.add(BoundSymbolTag.BACKWARD)
+        return bsym
+
+    def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
+        """``trace`` with its regions as single symbols."""
+        start = time.perf_counter_ns()
+        work = _Pass(self, trace)
+        fused = from_trace(trace)
+        fused.bound_symbols = work.run()
+        if work.may_rematerialize:
+            fused = rematerialize(fused)
+        fused = update_fusion_call_ctx(dce(fused))
+        compile_data = get_compile_data()
+        if compile_data is not None:
+            record = PassRecord(tuple(work.unfused))
+            _records.setdefault(compile_data, []).append(record)
+        took = (time.perf_counter_ns() - start) // 1000000
+        fused.set_provenance(TraceProvenance(f"mdfuse fusion (took {took} milliseconds)"))
+        return fused
+
+
+class _Pass:
+    """One run of the fusion pass over one trace."""
+
+    def __init__(self, executor: MdfuseExecutor, trace: TraceCtx) -> None:
+        self.executor = executor
+        self.bsyms: list[BoundSymbol] = list(trace.bound_symbols)
+        self.unfused: list[Unfused] = []
+        self.joint = any(b.sym.id is PrimIDs.GET_GRAD for b in self.bsyms)
+        self.reads = rg.count_reads(self.bsyms)
+        self.numbers = rg.number_producers(self.bsyms)
+        self.regions = 0
+
+    @property
+    def may_rematerialize(self) -> bool:
+        """Recomputing would read a storage after a write to it, or need sizes that have no name."""
+        symbolic = any(isinstance(p, NumberProxy) for b in self.bsyms for p in b.flat_proxy_outs)
+        return not symbolic and not any(map(rg.writes_of, self.bsyms))
+
+    def run(self) -> list[BoundSymbol]:
+        fused: list[BoundSymbol] = []
+        for kind, group in rg.Grouping(self.bsyms, self._fusible).groups():
+            refused = self._group_refusal(kind, group)
+            if refused is None:
+                fused.append(self.executor.fuse(self._region(group), self.regions))
+                self.regions += 1
+                continue
+            fused.extend(group)
+            for bsym in group:
+                self._note(bsym, refused)
+        return fused
+
+    def _fusible(self, bsym: BoundSymbol) -> bool:
+        return self._refusal(bsym) is None
+
+    def _refusal(self, bsym: BoundSymbol) -> Reason | None:
+        found = refusal(bsym)
+        if found is None and self.joint and rg.writes_of(bsym):
+            return _IN_PLACE_GRAD
+        return found
+
+    def _group_refusal(self, kind: rg.Kind | None, group: Sequence[BoundSymbol]) -> Reason | None:
+        if kind is None:
+            return self._refusal(group[0]) or _NUMBERS
+        leaves = [leaf for bsym in group for leaf in rg.flatten(bsym)]
+        if all(OpTags.SHAPE_OP in (b.sym.tags or ()) or b.sym.id is PrimIDs.SHAPE for b in leaves):
+            return _ONLY_VIEWS
+        if not any(isinstance(p, TensorProxy) for p in rg.inputs_of(leaves)):
+            return _NO_TENSOR
+        return None if self.executor.get_fuel() else _NO_FUEL
+
+    def _region(self, group: Sequence[BoundSymbol]) -> Region:
+        outputs = rg.outputs_of(group, self.reads, rg.count_reads(group))
+        leaves = [leaf for bsym in group for leaf in rg.flatten(bsym)]
+        return Region(tuple(rg.with_numbers(leaves, self.numbers)), (), tuple(outputs))
+
+    def _note(self, bsym: BoundSymbol, reason: Reason) -> None:
+        if bsym.sym.id in _SILENT:
+            return
+        outs = ", ".join(p.name for p in bsym.flat_proxy_outs)
+        self.unfused.append(Unfused(f"{outs} = {bsym.sym.name}" if outs else bsym.sym.name, reason))
+
+
+_SILENT = {
+    PrimIDs.UNPACK_TRIVIAL,
+    PrimIDs.RETURN,
+    PrimIDs.COMMENT,
+    PrimIDs.DEL,
+    PrimIDs.GET_GRAD,
+}
+
+
+def _register() -> MdfuseExecutor:
+    executor = MdfuseExecutor()
+    register_executor(executor)
+    for id in CLAIMS:
+        # Thunder's own look-ups (examine, grad transforms) go through this map.
+        executor.register_supported(id, None)
+    register_operators(executor)
+    return executor
+
+
+mdfuse_executor = _register()

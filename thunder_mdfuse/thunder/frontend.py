@@ -1,0 +1,30 @@
+"""Lightning-Thunder's own door, for the parts of this package that are users of it (demo, benchmark)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import thunder
+
+from thunder_mdfuse.errors import ExecutorError
+
+
+def jit(function: Callable[..., Any], executors: Sequence[str], **options: Any) -> Any:
+    """``thunder.jit`` of ``function`` with executors by name, in this order before Thunder's own.
+
+    Raises ``ExecutorError`` for a name that no installed package has registered.
+    """
+    found = []
+    for name in executors:
+        executor = thunder.get_executor(name)
+        if executor is None:
+            raise ExecutorError(
+                f"Thunder knows no executor {name!r}: the package that registers it is not "
+                "installed or cannot be imported"
+            )
+        found.append(executor)
+    return thunder.jit(function, executors=found, **options)
+
+
+def last_trace(jitted: Any) -> str:
+    """The final computation trace of a jitted function's last call, as Thunder prints it."""
+    return str(thunder.last_traces(jitted)[-1])
