@@ -77,8 +77,8 @@ def _run(
         return ATEN[node.op](args, attrs, [t.dtype for t in node.types], device)
     if communicate is None:
         raise ProgramError(
-            f"{node.op} is a collective, but no mesh was given to run it on; pass the DeviceMesh of "
-            "the DTensors that the program was made for"
+            f"{node.op} is a collective, but no mesh was given to run it on; pass the DeviceMesh "
+            "of the DTensors that the program was made for"
         )
     if kind == "start":
         return (communicate.start(node, args[0], attrs),)
@@ -107,4 +107,4 @@ def _target(values: Mapping[Use, Any], output: Output) -> torch.Tensor:
 
 
 def _storage(x: torch.Tensor) -> int:
-    return x.untyped_storage()._cdata
+    return x.untyped_storage().data_ptr()

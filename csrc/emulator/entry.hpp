@@ -58,8 +58,12 @@ constexpr const char* signature(void (*)(A...)) {
 
 }  // namespace mdf_emu
 
-#define MDF_EMULATOR_ENTRY(kernel)                                                        \
-  extern "C" void mdf_emu_entry(void** args) { ::mdf_emu::call(&kernel, args); }          \
-  extern "C" __attribute__((visibility("default"))) const char* mdf_emu_signature(void) { \
-    return ::mdf_emu::signature(&kernel);                                                 \
+// One for each kernel of a source, at its end.
+#define MDF_EMULATOR_ENTRY(kernel)                                                            \
+  extern "C" __attribute__((visibility("default"))) void mdf_emu_entry_##kernel(void** args) { \
+    ::mdf_emu::call(&kernel, args);                                                           \
+  }                                                                                           \
+  extern "C" __attribute__((visibility("default")))                                           \
+  const char* mdf_emu_signature_##kernel(void) {                                              \
+    return ::mdf_emu::signature(&kernel);                                                     \
   }

@@ -1,5 +1,5 @@
 // The emulator's runtime: what interface.hpp promises to kernels, and the launch that Python calls.
-// Compiled once and linked into the shared object of every kernel, so that kernels share no state.
+// Compiled once and linked into the shared object of every source, so that sources share no state.
 
 #include "global_memory.hpp"
 #include "schedule.hpp"

@@ -9,9 +9,6 @@
 #include "shared_memory.hpp"
 #include "warp.hpp"
 
-// Defined at the end of each translated kernel: unpacks the arguments and calls it.
-extern "C" void mdf_emu_entry(void** args);
-
 namespace mdf_emu {
 
 using Clock = std::chrono::steady_clock;
@@ -109,7 +106,7 @@ inline void exit_thread() {
 }
 
 inline void fiber_body() {
-  mdf_emu_entry(launch->spec->args);
+  launch->spec->entry(launch->spec->args);
   exit_thread();
   suspend();
   __builtin_unreachable();

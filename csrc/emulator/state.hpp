@@ -40,6 +40,7 @@ struct LaunchSpec {
   u64 step_limit;
   double timeout;
   AllocationSpec* allocations;
+  void (*entry)(void**);
   void** args;
   char* message;
   u64 message_bytes;

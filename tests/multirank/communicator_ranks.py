@@ -1,7 +1,6 @@
 """What test_communicator_multirank.py starts as ranks: one scenario, by name."""
 
 import os
-import subprocess
 import sys
 import time
 import warnings
@@ -39,18 +38,20 @@ def make(ranks: str) -> None:
         dist.new_group([rank], use_local_synchronization=True)
 
 
-def again(ranks: str) -> None:
-    """A group that the user destroyed is made anew."""
+def again(path: str) -> None:
+    """A group that the user made is adopted; one that the user destroyed is made anew."""
     communicator = Communicator.instance()
+    launched = communicator.size()
+    adopt(path)
     for _ in range(3):
         communicator.barrier()
         dist.destroy_process_group()
-    assert communicator.size() == int(ranks)
+    assert communicator.size() == launched
     communicator.barrier()
 
 
 def adopt(path: str) -> None:
-    """An existing default group is used as it is, also where it is not the launcher's order."""
+    # The group has not even the launcher's order of ranks.
     said = Communicator.instance()
     rank, size = said.size() - 1 - said.rank(), said.size()
     dist.init_process_group("gloo", store=dist.FileStore(path, size), rank=rank, world_size=size)
@@ -65,40 +66,35 @@ def adopt(path: str) -> None:
     dist.destroy_process_group()
 
 
-def twice(ranks: str) -> None:
-    """A launcher may start a script that runs several programs after each other."""
-    for _ in range(2):
-        subprocess.run([sys.executable, "-u", __file__, "make", ranks], check=True)
-
-
 def absent(ranks: str) -> None:
-    """The last two ranks never come."""
+    """All ranks but the first never come."""
+    os.environ["MDFUSE_COMM_TIMEOUT"] = "1"
     communicator = Communicator.instance()
-    missing = [int(ranks) - 2, int(ranks) - 1]
-    if communicator.rank() in missing:
-        time.sleep(float(os.environ["MDFUSE_COMM_TIMEOUT"]) + 1.5)
+    if communicator.rank() > 0:
+        time.sleep(3)
         return
-    expect(
-        lambda: communicator.group, f"rank(s) {missing[0]}, {missing[1]} of {ranks} did not come"
-    )
+    missing = ", ".join(map(str, range(1, int(ranks))))
+    expect(lambda: communicator.group, f"rank(s) {missing} of {ranks} did not come within 1 s")
 
 
 def faults(ranks: str) -> None:
     """A rank that is late, then one that dies, each in a group of its own; three ranks."""
     communicator = Communicator.instance()
-    rank, size = communicator.rank(), communicator.size()
+    rank = communicator.rank()
     assert communicator.group is not None
+    assert communicator.size() == int(ranks) == 3
     groups = [dist.new_group(timeout=timedelta(seconds=20)) for _ in range(3)]
     late, dying, gathering = (group_team(g, "tp") for g in groups)
     for team in (late, dying, gathering):
         start_all_reduce(torch.ones(1), team).wait()
+    os.environ["MDFUSE_COMM_TIMEOUT"] = "1"
     if rank == 2:
-        time.sleep(4)
+        time.sleep(3)
     else:
         pending = start_all_reduce(torch.ones(1 << 10), late)
         start = time.monotonic()
         expect(pending.wait, "all_reduce(sum) of float32[1024] over tp (ranks 0, 1, 2) did not")
-        assert time.monotonic() - start < 3.5
+        assert time.monotonic() - start < 10
         expect(pending.wait, "failed before")
     time.sleep(0.5 if rank == 2 else 2.5)
     if rank == 1:
@@ -107,8 +103,7 @@ def faults(ranks: str) -> None:
     expect(start_all_reduce(torch.ones(1 << 10), dying).wait, "over tp (ranks 0, 1, 2)")
     expect(lambda: start_all_gather(torch.ones(2), gathering, 0, 6).wait(), "all_gather of")
     expect(communicator.barrier, "barrier (ranks 0, 1, 2)")
-    assert time.monotonic() - start < 8
-    del size
+    assert time.monotonic() - start < 15
 
 
 def different(ranks: str) -> None:
@@ -140,8 +135,7 @@ def expect(call: Callable[[], object], text: str) -> None:
 
 
 SCENARIOS: dict[str, Callable[[str], None]] = {
-    scenario.__name__: scenario
-    for scenario in (make, again, adopt, twice, absent, faults, different, alone)
+    scenario.__name__: scenario for scenario in (make, again, absent, faults, different, alone)
 }
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ from torch.distributed.tensor import Shard as TorchShard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from thunder_mdfuse.ir import sizes
-from thunder_mdfuse.ir.graph import Fusion, Node, number
+from thunder_mdfuse.ir.graph import Fusion, Node
 from thunder_mdfuse.ir.sizes import Expr
 from thunder_mdfuse.ir.types import (
-    DType,
     Mesh,
     Partial,
     Placement,
@@ -29,17 +28,10 @@ from thunder_mdfuse.ir.types import (
     StridedShard,
     TensorType,
 )
+from thunder_mdfuse.runtime.aten import ATEN, TORCH_DTYPES
 
 Coordinate = tuple[int, ...]
 Locals = dict[Coordinate, torch.Tensor]
-TORCH = {
-    DType.BOOL: torch.bool,
-    DType.I32: torch.int32,
-    DType.I64: torch.int64,
-    DType.F32: torch.float32,
-    DType.F64: torch.float64,
-    DType.BF16: torch.bfloat16,
-}
 REDUCE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda stack: stack.sum(0, dtype=stack.dtype),
     "avg": lambda stack: stack.sum(0) / stack.shape[0],
@@ -190,7 +182,7 @@ def _check_types(i: int, node: Node, results: list[Value], env: dict[str, int]) 
     for t, found in zip(concrete(node.types, env), results, strict=True):
         if isinstance(t, TensorType):
             assert tuple(found.shape) == t.shape, f"%{i} {node.op}: {tuple(found.shape)}, not {t}"
-            assert found.dtype == TORCH[t.dtype], f"%{i} {node.op}: {found.dtype}, not {t}"
+            assert found.dtype == TORCH_DTYPES[t.dtype], f"%{i} {node.op}: {found.dtype}, not {t}"
 
 
 def _collective(
@@ -256,136 +248,16 @@ COLLECTIVES: dict[str, Callable[[Any, list[torch.Tensor]], list[torch.Tensor]]] 
 }
 
 
-# A torch evaluator of single local nodes.
-
-
-def drawn(shape: tuple[int, ...], whole: tuple[int, ...], starts: tuple[int, ...]) -> torch.Tensor:
-    """Numbers that depend on the index in the whole only, as a counter-based generator's do."""
-    index = torch.zeros(shape, dtype=torch.int64)
-    for d, n in enumerate(shape):
-        along = torch.arange(n) + (starts[d] if starts else 0)
-        index = index * (whole[d] if whole else n) + along.reshape(
-            [-1] + [1] * (len(shape) - d - 1)
-        )
-    return (index * 7919 % 1009).double() / 1024
+# Single local nodes.
 
 
 def evaluate(op: str, attrs: Any, args: list[Value], types: tuple[Any, ...]) -> list[Value]:
-    """The results of one local node that needs no other rank."""
-    if op in _MAKERS:
-        return [_MAKERS[op](attrs, *args)]
-    result = _OPS[op](attrs, *args) if op in _OPS else getattr(torch, op)(*_tensors(args))
-    return list(result) if isinstance(result, tuple) else [result]
+    """The results of one local node that needs no other rank: the reference backend's torch call."""
+    empty = op in _OF_NOTHING and any(args[0].shape[d] == 0 for d in attrs.dims)
+    if empty:
+        # What an empty shard adds to a pending max or min; torch refuses to reduce nothing.
+        return [torch.full(types[0].shape, _OF_NOTHING[op], dtype=args[0].dtype)]
+    return list(ATEN[op](args, attrs, [t.dtype for t in types], torch.device("cpu")))
 
 
-def _tensors(args: list[Value]) -> list[Value]:
-    """Numbers beside tensors as 0-dim tensors, for torch functions that take no numbers."""
-    dtype = next((a.dtype for a in args if isinstance(a, torch.Tensor)), None)
-    if dtype is None:
-        return args
-    return [a if isinstance(a, torch.Tensor) else torch.tensor(a, dtype=dtype) for a in args]
-
-
-def _broadcast(attrs: Any, x: Value) -> torch.Tensor:
-    if not isinstance(x, torch.Tensor):
-        return torch.full(attrs.shape, x, dtype=torch.float64)
-    shape = [1] * len(attrs.shape)
-    for d, n in zip(attrs.dims, x.shape, strict=True):
-        shape[d] = n
-    return x.reshape(shape).expand(attrs.shape)
-
-
-def _extreme(function: Callable[..., torch.Tensor], identity: float) -> Callable[..., torch.Tensor]:
-    """A reduction of nothing (an empty shard) is its identity, which torch's own refuses."""
-
-    def reduce(attrs: Any, x: torch.Tensor) -> torch.Tensor:
-        if any(x.shape[d] == 0 for d in attrs.dims):
-            kept = [n for d, n in enumerate(x.shape) if d not in attrs.dims]
-            return torch.full(kept, identity, dtype=x.dtype)
-        return function(x, attrs.dims) if attrs.dims else x.clone()
-
-    return reduce
-
-
-def _prod(attrs: Any, x: torch.Tensor) -> torch.Tensor:
-    for d in reversed(attrs.dims):
-        x = x.prod(d)
-    return x
-
-
-def _slice(attrs: Any, x: torch.Tensor) -> torch.Tensor:
-    spans = zip(attrs.starts, attrs.ends, attrs.steps, strict=True)
-    return x[tuple(slice(*span) for span in spans)]
-
-
-def _pad(attrs: Any, x: torch.Tensor, fill: float) -> torch.Tensor:
-    widths = [w for pair in reversed(list(zip(attrs.low, attrs.high, strict=True))) for w in pair]
-    return torch.nn.functional.pad(x, widths, value=fill)
-
-
-def _sort(attrs: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    values, indices = torch.sort(x, dim=attrs.dim, descending=attrs.descending, stable=True)
-    return values, indices
-
-
-def _take(attrs: Any, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    flat = x.index_select(attrs.dim, index.reshape(-1))
-    return flat.reshape([*x.shape[: attrs.dim], *index.shape, *x.shape[attrs.dim + 1 :]])
-
-
-def _embedding_backward(attrs: Any, grad: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    out = torch.zeros(attrs.rows, grad.shape[-1], dtype=grad.dtype)
-    kept = (
-        torch.ones_like(index, dtype=torch.bool)
-        if attrs.padding_idx is None
-        else index != attrs.padding_idx
-    )
-    return out.index_add(0, index[kept], grad[kept])
-
-
-_MAKERS: dict[str, Callable[..., Value]] = {
-    "const": lambda attrs: number(attrs),
-    "size": lambda attrs: attrs.size,
-    "full": lambda attrs, fill: torch.full(attrs.shape, fill, dtype=TORCH[attrs.dtype]),
-    "iota": lambda attrs, start, step: (torch.arange(attrs.shape[0]) * step + start).to(
-        TORCH[attrs.dtype]
-    ),
-    "uniform": lambda attrs, seed, offset: drawn(attrs.shape, attrs.whole, attrs.starts),
-}
-_OPS: dict[str, Callable[..., Any]] = {
-    "wait": lambda attrs, x: x,
-    "rng_state": lambda attrs: (torch.tensor(1), torch.tensor(2)),
-    "cast": lambda attrs, x: x.to(TORCH[attrs.dtype]),
-    "trunc_div": lambda attrs, a, b: torch.div(a, b, rounding_mode="trunc"),
-    "where": lambda attrs, c, a, b: torch.where(c, a, b),
-    "broadcast_in_dim": _broadcast,
-    "sum": lambda attrs, x: x.sum(attrs.dims) if attrs.dims else x.clone(),
-    "prod": _prod,
-    "amax": _extreme(torch.amax, float("-inf")),
-    "amin": _extreme(torch.amin, float("inf")),
-    "var": lambda attrs, x: torch.var(x, attrs.dims, correction=attrs.correction),
-    "argmax": lambda attrs, x: torch.argmax(x, attrs.dim),
-    "cumsum": lambda attrs, x: torch.cumsum(x, attrs.dim),
-    "permute": lambda attrs, x: x.permute(attrs.dims),
-    "squeeze": lambda attrs, x: x.squeeze(attrs.dims),
-    "slice": _slice,
-    "reshape": lambda attrs, x: x.reshape(attrs.shape),
-    "copy": lambda attrs, x: x.clone(),
-    "flip": lambda attrs, x: x.flip(attrs.dims),
-    "pad": _pad,
-    "cat": lambda attrs, *parts: torch.cat(parts, attrs.dim),
-    "take": _take,
-    "gather": lambda attrs, x, index: torch.gather(x, attrs.dim, index),
-    "take_along_axis": lambda attrs, x, index: torch.gather(x, attrs.dim, index),
-    "scatter": lambda attrs, x, index, source: torch.scatter(x, attrs.dim, index, source),
-    "scatter_add": lambda attrs, x, index, source: torch.scatter_add(x, attrs.dim, index, source),
-    "index_add": lambda attrs, x, index, source: torch.index_add(x, attrs.dim, index, source),
-    "embedding": lambda attrs, index, weight: torch.nn.functional.embedding(index, weight),
-    "embedding_backward": _embedding_backward,
-    "sort": _sort,
-    "topk": lambda attrs, x: tuple(torch.topk(x, attrs.k, attrs.dim)),
-    "linear": lambda attrs, *args: torch.nn.functional.linear(*args),
-    "sdpa": lambda attrs, *args: torch.nn.functional.scaled_dot_product_attention(
-        *args, is_causal=attrs.is_causal, scale=attrs.scale, enable_gqa=attrs.enable_gqa
-    ),
-}
+_OF_NOTHING = {"amax": float("-inf"), "amin": float("inf")}

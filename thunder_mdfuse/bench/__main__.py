@@ -53,11 +53,13 @@ def _run(work: Workload, peers: list[str], device: torch.device, console: Consol
     torch.manual_seed(0)
     sets = input_sets(lambda: work.make(device))
     expected = work.function(*(t.float() for t in sets[0]))
-    graphs = {"copy": captured(copy_reference(work.nbytes, device), sets)}
+    calls: dict[str, Callable[..., object]] = {"copy": copy_reference(work.nbytes, device)}
+    graphs = {"copy": captured(calls["copy"], sets)}
     checks: dict[str, float] = {}
     for peer in ["mdfuse", *peers]:
         try:
-            call: Callable[..., torch.Tensor] = PEERS[peer](work)
+            # A graph holds no tensors, so every call stays alive until its graph has been replayed.
+            calls[peer] = call = PEERS[peer](work)
             found = call(*sets[0])
             checks[peer] = ((found.float() - expected).norm() / expected.norm()).item()
             graphs[peer] = captured(call, sets)

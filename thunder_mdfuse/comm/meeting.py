@@ -1,6 +1,6 @@
 """A folder in which the ranks of one job on one host find each other's file store.
 
-The files of ``<runtime dir>/thunder_mdfuse-<uid>/`` (0700, ours) are named by the launcher's process
+The files of ``<runtime dir>/thunder_mdfuse-<uid>/`` (0700) are named by the launcher's process
 id, its start time and the job, so that neither a later job nor another user can meet in them. Each
 rank counts in one how often it has met: a launcher may run several programs after each other, and
 the n-th meeting of all ranks is in the n-th store. The last rank to leave removes the files; what a

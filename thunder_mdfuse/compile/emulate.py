@@ -15,7 +15,7 @@ import threading
 from collections.abc import Sequence
 
 from thunder_mdfuse import knobs
-from thunder_mdfuse.compile.emulate_build import shared_object
+from thunder_mdfuse.compile.emulate_build import kernel_names, shared_object
 from thunder_mdfuse.compile.emulate_launch import (
     Allocation,
     Argument,
@@ -24,11 +24,12 @@ from thunder_mdfuse.compile.emulate_launch import (
     Unwritten,
     check_geometry,
     described,
+    find_entry,
     load,
     pack_arguments,
     run,
 )
-from thunder_mdfuse.errors import EmulatorError
+from thunder_mdfuse.errors import CompileError, EmulatorError
 
 __all__ = ["Allocation", "EmulatedKernel", "Report", "Unwritten", "build", "poison"]
 
@@ -40,22 +41,37 @@ TIMEOUT = 120.0
 # NaN as f16, bf16, f32 and f64, and no likely value as an integer.
 _POISON = b"\xf1\x7f"
 
-_kernels: dict[tuple[str, str], "EmulatedKernel"] = {}
-_kernels_lock = threading.Lock()
+_sources: dict[str, "_Source"] = {}
+_sources_lock = threading.Lock()
+
+
+class _Source:
+    """One compiled source. Its kernels share the state of the emulator, so launches take turns."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.names = kernel_names(text)
+        self.library = load(str(shared_object(text)))
+        self.turn = threading.Lock()
 
 
 class EmulatedKernel:
-    """One kernel, compiled for the CPU. Its launches take turns; kernels share nothing."""
+    """One kernel of a source, compiled for the CPU."""
 
-    def __init__(self, source: str, entry: str) -> None:
+    def __init__(self, compiled: _Source, entry: str) -> None:
+        source = compiled.text
+        if entry not in compiled.names:
+            known = ", ".join(compiled.names) or "none"
+            raise CompileError(f"the source defines no kernel {entry}; it defines: {known}")
         self.source = source
         self.entry = entry
-        self._library, self.signature = load(str(shared_object(source, entry)))
+        self._found = find_entry(compiled.library, entry)
+        self.signature = self._found.signature
         bound = re.search(
             r"__launch_bounds__\(\s*(\d+)\s*[,)][^;{]*?\b" + re.escape(entry) + r"\s*\(", source
         )
         self._thread_bound = int(bound.group(1)) if bound else None
-        self._turn = threading.Lock()
+        self._turn = compiled.turn
 
     def launch(
         self,
@@ -71,14 +87,14 @@ class EmulatedKernel:
         step_limit: int = STEP_LIMIT,
         timeout: float = TIMEOUT,
     ) -> Report:
-        """Runs the kernel once, in place, with threads ascending, descending or random (``seed``)."""
+        """Runs the kernel once, in place; ``order``: ascending, descending or random (``seed``)."""
         geometry = Geometry(grid, block, shared_bytes, cluster)
         check_geometry(self.entry, geometry, self._thread_bound)
         packed = pack_arguments(self.entry, self.signature, args)
         known = _checked(self.entry, allocations)
         with self._turn:
             report, fault = run(
-                self._library, geometry, packed, known, order, seed, step_limit, timeout
+                self._found, geometry, packed, known, order, seed, step_limit, timeout
             )
         if fault is not None:
             raise EmulatorError(described(self.entry, order, fault, self.source))
@@ -148,14 +164,15 @@ class EmulatedKernel:
 
 
 def build(source: str, entry: str) -> EmulatedKernel:
-    """The kernel ``entry`` of ``source``, compiled at most once a process."""
-    with _kernels_lock:
-        found = _kernels.get((source, entry))
+    """The kernel ``entry`` of ``source``; a source is compiled once for all of its kernels."""
+    with _sources_lock:
+        found = _sources.get(source)
     if found is None:
-        found = EmulatedKernel(source, entry)
-        with _kernels_lock:
-            found = _kernels.setdefault((source, entry), found)
-    return found
+        # Outside the lock: sources may be compiled side by side.
+        found = _Source(source)
+        with _sources_lock:
+            found = _sources.setdefault(source, found)
+    return EmulatedKernel(found, entry)
 
 
 def poison(address: int, nbytes: int) -> None:

@@ -38,6 +38,10 @@ _KERNEL = (
 )
 _RUNTIME = (*_COMMON, "-O2")
 _TIMEOUT = 300
+# Attributes such as __launch_bounds__(256) may stand before the name.
+_KERNEL_NAME = re.compile(
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__\w+__\s*\([^)]*\)\s*)*(\w+)\s*\('
+)
 
 # The runtime is built by one thread while others wait; kernels may be built side by side.
 _runtime_lock = threading.Lock()
@@ -57,11 +61,15 @@ def compiler() -> tuple[str, str]:
     return path, found.stdout.splitlines()[0] if found.stdout else "unknown"
 
 
-def shared_object(source: str, entry: str) -> Path:
-    """The shared object of kernel ``entry`` in ``source``, from disk or compiled now."""
-    translated = (
-        f'#line 1 "{entry}.cu"\n{source}\n#include "entry.hpp"\nMDF_EMULATOR_ENTRY({entry})\n'
-    )
+def kernel_names(source: str) -> list[str]:
+    """The kernels that ``source`` defines, in order."""
+    return _KERNEL_NAME.findall(source)
+
+
+def shared_object(source: str) -> Path:
+    """The shared object of all kernels in ``source``, from disk or compiled now."""
+    entries = "".join(f"MDF_EMULATOR_ENTRY({name})\n" for name in kernel_names(source))
+    translated = f'#line 1 "kernel.cu"\n{source}\n#include "entry.hpp"\n{entries}'
     key = _key(translated, *_KERNEL)
     found = _find(f"{key}.so")
     if found is not None:
@@ -74,7 +82,7 @@ def shared_object(source: str, entry: str) -> Path:
         built = Path(work) / "kernel.so"
         log = _run([*_KERNEL, "-shared", *_includes(), str(text), str(runtime), "-o", str(built)])
         if log is not None:
-            raise CompileError(_report(source, entry, log))
+            raise CompileError(_report(source, log))
         return _keep(built, f"{key}.so")
 
 
@@ -110,10 +118,11 @@ def _run(arguments: list[str]) -> str | None:
     return None if done.returncode == 0 else done.stderr
 
 
-def _report(source: str, entry: str, log: str) -> str:
+def _report(source: str, log: str) -> str:
     numbered = "\n".join(f"{n:4} {line}" for n, line in enumerate(source.splitlines(), 1))
     log = re.sub(r"\S*/(device|emulator)/", r"\1/", log)
-    return f"kernel {entry} does not compile for the emulator:\n{log}\nsource:\n{numbered}"
+    names = ", ".join(kernel_names(source)) or "a source without kernels"
+    return f"{names} does not compile for the emulator:\n{log}\nsource:\n{numbered}"
 
 
 @cache

@@ -6,7 +6,7 @@ launch, a message that names the thread, the fault and the line of the generated
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from thunder_mdfuse.errors import EmulatorError
@@ -101,6 +101,7 @@ class _LaunchSpec(ctypes.Structure):
         ("step_limit", ctypes.c_uint64),
         ("timeout", ctypes.c_double),
         ("allocations", ctypes.POINTER(_AllocationSpec)),
+        ("entry", ctypes.c_void_p),
         ("args", ctypes.POINTER(ctypes.c_void_p)),
         ("message", ctypes.c_char_p),
         ("message_bytes", ctypes.c_uint64),
@@ -108,14 +109,31 @@ class _LaunchSpec(ctypes.Structure):
     )
 
 
-def load(path: str) -> tuple[ctypes.CDLL, str]:
-    """A kernel's shared object and its signature, one letter a parameter."""
+@dataclass(frozen=True)
+class Entry:
+    """One kernel of a loaded shared object: how to launch it, and one letter a parameter."""
+
+    launch: Callable[..., int]
+    address: int
+    signature: str
+
+
+def load(path: str) -> ctypes.CDLL:
+    """The shared object of one source."""
     library = ctypes.CDLL(path)
     library.mdf_emu_launch.argtypes = (ctypes.POINTER(_LaunchSpec),)
     library.mdf_emu_launch.restype = ctypes.c_int
-    library.mdf_emu_signature.argtypes = ()
-    library.mdf_emu_signature.restype = ctypes.c_char_p
-    return library, library.mdf_emu_signature().decode("ascii")
+    return library
+
+
+def find_entry(library: ctypes.CDLL, name: str) -> Entry:
+    """The kernel ``name`` of a loaded source."""
+    function = getattr(library, f"mdf_emu_entry_{name}")
+    signature = getattr(library, f"mdf_emu_signature_{name}")
+    signature.restype = ctypes.c_char_p
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return Entry(library.mdf_emu_launch, address, signature().decode("ascii"))
 
 
 def check_geometry(name: str, geometry: Geometry, thread_bound: int | None) -> None:
@@ -180,7 +198,7 @@ def pack_arguments(
 
 
 def run(
-    library: ctypes.CDLL,
+    entry: Entry,
     geometry: Geometry,
     packed: Sequence[ctypes._SimpleCData],  # type: ignore[type-arg]
     allocations: Sequence[Allocation],
@@ -209,11 +227,12 @@ def run(
         step_limit=step_limit,
         timeout=timeout,
         allocations=specs,
+        entry=entry.address,
         args=pointers,
         message=ctypes.cast(message, ctypes.c_char_p),
         message_bytes=_MESSAGE_BYTES,
     )
-    failed = library.mdf_emu_launch(ctypes.byref(spec))
+    failed = entry.launch(ctypes.byref(spec))
     unwritten = tuple(
         Unwritten(specs[k].name.decode(), specs[k].unwritten, specs[k].first_unwritten)
         for k in range(len(allocations))

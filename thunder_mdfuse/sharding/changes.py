@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.sizes import Size
-from thunder_mdfuse.ir.types import Mesh, Partial, Placements
+from thunder_mdfuse.ir.types import REPLICATE, Mesh, Partial, Placements
 from thunder_mdfuse.sharding.spec import Cut, Layout, layout, local_size, nominal
 
 Shape = tuple[Size, ...]
@@ -98,6 +98,16 @@ def route(shape: Shape, itemsize: int, mesh: Mesh, found: Placements, wanted: Pl
     if found == wanted:
         return Route((), 0)
     return _route(shape, itemsize, mesh, found, wanted)
+
+
+def debt(shape: Shape, itemsize: int, mesh: Mesh, found: Placements, wanted: Placements) -> int:
+    """What making ``found`` a pending reduction defers: the cost of doing that reduction later.
+
+    Zero where ``wanted`` has no Partial that ``found`` has not.
+    """
+    pairs = zip(found, wanted, strict=True)
+    reduced = tuple(REPLICATE if isinstance(q, Partial) and p != q else q for p, q in pairs)
+    return route(shape, itemsize, mesh, wanted, reduced).cost
 
 
 @lru_cache(maxsize=65536)

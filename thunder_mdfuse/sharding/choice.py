@@ -20,7 +20,7 @@ from thunder_mdfuse.ir.types import (
     TensorType,
     Type,
 )
-from thunder_mdfuse.sharding.changes import route
+from thunder_mdfuse.sharding.changes import debt, route
 from thunder_mdfuse.sharding.factors import Factor, Flow, Site
 from thunder_mdfuse.sharding.rules import RULES, Unsupported
 from thunder_mdfuse.sharding.spec import (
@@ -47,29 +47,34 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Choice:
-    """Placements of all operands and results; ``cost`` as in ``changes.Route``."""
+    """Placements of all operands and results; ``cost`` and ``debt`` as in ``changes``."""
 
     operands: Places
     results: Places
     cost: int
+    debt: int
     changes: int
 
 
 def choose(site: Site, found: Places, wanted: Places, mesh: Mesh) -> Choice:
-    """The best choice: fewest bytes on the wire, then fewest changes, then most sharded.
+    """The best choice: fewest bytes on the wire, then fewest changes, fewest pending reductions,
+    most sharded.
 
-    Bytes count those of bringing the results to what is wanted. Remaining ties go to the strategy
-    that comes first, which follows the first operand.
+    Bytes count those of bringing the results to what is wanted, and those that making an operand
+    a pending reduction only defers: ``Partial + Replicate`` reduces, whereas the bias of a
+    row-parallel linear, being small, becomes pending. Remaining ties go to the strategy that
+    comes first, which follows the first operand.
     """
     options = [strategies(site, found, wanted, i) for i in range(len(mesh.axes))]
     best: Choice | None = None
-    rank: tuple[int, int, int] | None = None
+    rank: tuple[int, int, int, int] | None = None
     for combination in product(*options):
         if not _allowed(combination, mesh):
             continue
         choice = _weigh(site, combination, found, wanted, mesh)
-        sharded = sum(p is not None and is_sharded(p) for s in combination for p in s.results)
-        key = (choice.cost, choice.changes, -sharded)
+        places = [p for s in combination for p in s.results if p is not None]
+        pending = sum(isinstance(p, Partial) for p in places)
+        key = (choice.cost + choice.debt, choice.changes, pending, -sum(map(is_sharded, places)))
         if rank is None or key < rank:
             best, rank = choice, key
     assert best is not None, "Replicate on every axis is always allowed"
@@ -173,16 +178,20 @@ def _weigh(
 ) -> Choice:
     operands = _transposed([s.operands for s in combination])
     results = _transposed([s.results for s in combination])
-    cost = changes = 0
-    before = zip(site.operands, found, operands, strict=True)
-    after = zip(site.results, results, wanted, strict=True)
-    for t, have, need in (*before, *after):
-        if have is None or need is None or have == need:
-            continue
-        assert isinstance(t, TensorType)
+    before = zip(site.names, site.operands, found, operands, strict=True)
+    after = zip(range(len(results)), site.results, results, wanted, strict=True)
+    # A value that several operands need in the same way is changed once.
+    changed = {
+        (name, need): (t, have)
+        for name, t, have, need in (*before, *after)
+        if have is not None and need is not None and have != need
+    }
+    cost = owed = 0
+    for (_, need), (t, have) in changed.items():
+        assert isinstance(t, TensorType) and have is not None and need is not None
         cost += route(t.shape, t.dtype.itemsize, mesh, have, need).cost
-        changes += 1
-    return Choice(operands, results, cost, changes)
+        owed += debt(t.shape, t.dtype.itemsize, mesh, have, need)
+    return Choice(operands, results, cost, owed, len(changed))
 
 
 def _transposed(by_axis: list[tuple[Placement | None, ...]]) -> Places:

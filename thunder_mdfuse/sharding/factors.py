@@ -23,6 +23,7 @@ class Site:
     """A node as a rule sees it: global types, without regard to placements.
 
     ``constants`` are the operands that are literal numbers; None stands for any other operand.
+    ``names`` tells which operands are one and the same value.
     """
 
     op: str
@@ -30,6 +31,7 @@ class Site:
     operands: tuple[Type, ...]
     results: tuple[Type, ...]
     constants: tuple[bool | int | float | complex | None, ...]
+    names: tuple[Hashable, ...]
 
     def shape(self, i: int) -> tuple[Size, ...]:
         """The shape of operand ``i``; that of a scalar is ()."""

@@ -12,12 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 from thunder_mdfuse.errors import ShardingError
-from thunder_mdfuse.ir.attrs import NO_ATTRS, Attrs, SizeAttrs
+from thunder_mdfuse.ir.attrs import NO_ATTRS, Attrs, BroadcastAttrs, EmbeddingAttrs, SizeAttrs
 from thunder_mdfuse.ir.graph import Builder, Fusion, Node, Output, Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import Mesh, TensorType
 from thunder_mdfuse.sharding.changes import route
-from thunder_mdfuse.sharding.spec import layout, local_shape, local_start, local_type
+from thunder_mdfuse.sharding.spec import (
+    layout,
+    local_shape,
+    local_size,
+    local_start,
+    local_type,
+)
 
 
 def localize(fusion: Fusion) -> Fusion:
@@ -58,8 +64,7 @@ class _Localizer:
             return (self._change(node, args[0]),)
         if not _placed(t):
             return self.builder.node(replace(node, args=args))
-        args, attrs = _LOCAL.get(node.op, _unchanged)(self, node, args)
-        results = self.builder.op(node.op, args, attrs)
+        results = _LOCAL.get(node.op, _unchanged)(self, node, args)
         for r, use in enumerate(results):
             expected = local_type(self.fusion.tensor(Use(i, r)), self.mesh)
             assert self.builder.type_of(use) == expected, f"{node.op} %{i}: {expected}"
@@ -101,73 +106,142 @@ class _Localizer:
             return self.builder.const(size)
         return self.builder.op("size", (), SizeAttrs(size))[0]
 
+    def op(self, name: str, *args: Use, attrs: Attrs = NO_ATTRS) -> Use:
+        """Append an op with one result."""
+        return self.builder.op(name, args, attrs)[0]
+
+    def block(self, t: TensorType, dim: int) -> tuple[Size, Size] | None:
+        """Start and size of the block of ``dim`` that this rank holds; None for all of it."""
+        assert t.placements is not None
+        cuts = layout(t.shape[dim], t.placements, dim, self.mesh)
+        if not cuts:
+            return None
+        n = t.shape[dim]
+        return local_start(n, cuts, self.mesh), local_size(n, cuts, self.mesh)
+
 
 def _placed(t: object) -> bool:
     return isinstance(t, TensorType) and t.placements is not None
 
 
-# How attributes become local: one function a kind, and which ops it is for. Dims along which an
-# op rearranges elements are never sharded (see the rules), so most attributes stay as they are.
+# One function for each way in which an op becomes local. Dims along which an op rearranges
+# elements are never sharded (see the rules), so most attributes stay as they are.
 
-_Local = Callable[[_Localizer, Node, tuple[Use, ...]], tuple[tuple[Use, ...], Attrs]]
-
-
-def _unchanged(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[tuple[Use, ...], Attrs]:
-    return args, node.attrs
+_Local = Callable[[_Localizer, Node, tuple[Use, ...]], tuple[Use, ...]]
 
 
-def _result_shape(
-    loc: _Localizer, node: Node, args: tuple[Use, ...]
-) -> tuple[tuple[Use, ...], Attrs]:
+def _unchanged(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
+    return loc.builder.op(node.op, args, node.attrs)
+
+
+def _result_shape(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
     """The attribute names the result's shape."""
     attrs: Any = node.attrs
-    return args, replace(attrs, shape=_shape(loc, node))
+    return loc.builder.op(node.op, args, replace(attrs, shape=local_shape(_type(node), loc.mesh)))
 
 
-def _shape(loc: _Localizer, node: Node) -> tuple[Size, ...]:
+def _type(node: Node) -> TensorType:
     t = node.types[0]
     assert isinstance(t, TensorType)
-    return local_shape(t, loc.mesh)
+    return t
 
 
 def _starts(loc: _Localizer, node: Node) -> tuple[Size, ...]:
     """Where this rank's block of the result begins in the whole."""
-    t = node.types[0]
-    assert isinstance(t, TensorType) and t.placements is not None
-    return tuple(
-        local_start(n, layout(n, t.placements, d, loc.mesh), loc.mesh)
-        for d, n in enumerate(t.shape)
-    )
+    t = _type(node)
+    blocks = [loc.block(t, d) for d in range(t.ndim)]
+    return tuple(0 if block is None else block[0] for block in blocks)
 
 
-def _slice(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[tuple[Use, ...], Attrs]:
+def _slice(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
     """A dim that is taken whole ends where this rank's part ends."""
     attrs: Any = node.attrs
     whole = loc.fusion.tensor(node.args[0]).shape
     local = loc.builder.tensor(args[0]).shape
     ends = [have if e == n else e for e, n, have in zip(attrs.ends, whole, local, strict=True)]
-    return args, replace(attrs, ends=tuple(ends))
+    return loc.builder.op(node.op, args, replace(attrs, ends=tuple(ends)))
 
 
-def _iota(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[tuple[Use, ...], Attrs]:
+def _iota(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
     """start + index * step, the index beginning where this rank's block does."""
     (offset,) = _starts(loc, node)
     start, step = args
     if offset != 0:
-        (shift,) = loc.builder.op("mul", (loc.size(offset), step), NO_ATTRS)
-        (start,) = loc.builder.op("add", (start, shift), NO_ATTRS)
+        start = loc.op("add", start, loc.op("mul", loc.size(offset), step))
     return _result_shape(loc, node, (start, step))
 
 
-def _uniform(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[tuple[Use, ...], Attrs]:
+def _uniform(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
     """The counter runs over the whole, so that shards draw what the whole would."""
     attrs: Any = node.attrs
-    t = node.types[0]
-    assert isinstance(t, TensorType)
-    local = _shape(loc, node)
-    if local == t.shape:
-        return args, attrs
-    return args, replace(attrs, shape=local, whole=t.shape, starts=_starts(loc, node))
+    t = _type(node)
+    local = local_shape(t, loc.mesh)
+    if local != t.shape:
+        attrs = replace(attrs, shape=local, whole=t.shape, starts=_starts(loc, node))
+    return loc.builder.op(node.op, args, attrs)
+
+
+def _take(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
+    attrs: Any = node.attrs
+    block = loc.block(loc.fusion.tensor(node.args[0]), attrs.dim)
+    if block is None:
+        return _unchanged(loc, node, args)
+    index, inside = _within(loc, args[1], block)
+    dims = range(attrs.dim, attrs.dim + loc.builder.tensor(index).ndim)
+    return _masked(loc, loc.op(node.op, args[0], index, attrs=attrs), inside, tuple(dims))
+
+
+def _gather(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
+    attrs: Any = node.attrs
+    block = loc.block(loc.fusion.tensor(node.args[0]), attrs.dim)
+    if block is None:
+        return _unchanged(loc, node, args)
+    index, inside = _within(loc, args[1], block)
+    return _masked(loc, loc.op(node.op, args[0], index, attrs=attrs), inside)
+
+
+def _embedding(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
+    """Row-parallel: the padding row plays no part in the forward direction, so it is left out."""
+    block = loc.block(loc.fusion.tensor(node.args[1]), 0)
+    if block is None:
+        return _unchanged(loc, node, args)
+    index, inside = _within(loc, args[0], block)
+    dims = tuple(range(loc.builder.tensor(index).ndim))
+    return _masked(loc, loc.op(node.op, index, args[1], attrs=EmbeddingAttrs()), inside, dims)
+
+
+def _embedding_backward(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
+    """A block of rows adds up the gradients that fall into it, but those of the padding row."""
+    attrs: Any = node.attrs
+    block = loc.block(_type(node), 0)
+    if block is None:
+        return _unchanged(loc, node, args)
+    index, inside = _within(loc, args[1], block)
+    if attrs.padding_idx is not None:
+        counts = loc.op("ne", args[1], loc.size(attrs.padding_idx))
+        inside = loc.op("logical_and", inside, counts)
+    (grad,) = _masked(loc, args[0], inside, tuple(range(loc.builder.tensor(index).ndim)))
+    attrs = replace(attrs, rows=block[1], padding_idx=None)
+    return loc.builder.op(node.op, (grad, index), attrs)
+
+
+def _within(loc: _Localizer, index: Use, block: tuple[Size, Size]) -> tuple[Use, Use]:
+    """``index`` relative to the block, 0 where it lies outside; and whether it lies inside."""
+    start, size = block
+    index = loc.op("sub", index, loc.size(start))
+    above, below = loc.op("ge", index, loc.size(0)), loc.op("lt", index, loc.size(size))
+    inside = loc.op("logical_and", above, below)
+    return loc.op("where", inside, index, loc.size(0)), inside
+
+
+def _masked(
+    loc: _Localizer, x: Use, keep: Use, dims: tuple[int, ...] | None = None
+) -> tuple[Use, ...]:
+    """``x`` where ``keep``, which has the dims ``dims`` of ``x``, else 0."""
+    shape = loc.builder.tensor(x).shape
+    if dims is not None and len(dims) < len(shape):
+        keep = loc.op("broadcast_in_dim", keep, attrs=BroadcastAttrs(shape, dims))
+    return (loc.op("where", keep, x, loc.size(0)),)
 
 
 _LOCAL: dict[str, _Local] = {
@@ -177,4 +251,9 @@ _LOCAL: dict[str, _Local] = {
     "iota": _iota,
     "uniform": _uniform,
     "slice": _slice,
+    "take": _take,
+    "gather": _gather,
+    "take_along_axis": _gather,
+    "embedding": _embedding,
+    "embedding_backward": _embedding_backward,
 }

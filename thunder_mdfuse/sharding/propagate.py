@@ -39,7 +39,7 @@ def site_of(fusion_or_builder: Fusion | Builder, node: Node) -> Site:
         maker = fusion_or_builder.nodes[use.node]
         constants.append(number(maker.attrs) if maker.op == "const" else None)  # type: ignore[arg-type]
     operands = tuple(fusion_or_builder.type_of(use) for use in node.args)
-    return Site(node.op, node.attrs, operands, node.types, tuple(constants))
+    return Site(node.op, node.attrs, operands, node.types, tuple(constants), node.args)
 
 
 def places_of(fusion_or_builder: Fusion | Builder, uses: tuple[Use, ...]) -> Places:

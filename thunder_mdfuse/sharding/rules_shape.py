@@ -140,12 +140,19 @@ def _common(a: Size, b: Size) -> Size | None:
     return a if sizes.exact_quotient(b, a) is not None else None
 
 
+# A table that is looked up in blocks: each position answers what lies in its block and 0 for the
+# rest, so the answers are a pending sum. Even blocks only, since an empty one has no row to read
+# instead.
+_LOOKED_UP = Traits(reduces="sum", exact=True, block=True)
+
+
 def take(site: Site) -> tuple[Factor, ...]:
-    """take(x, index) along ``dim``: the other dims of x, and the dims of the index."""
+    """take(x, index) along ``dim``: the other dims of x, the dims of the index, and ``dim``."""
     dim = _attrs(site).dim
-    x = [None if d == dim else ("x", d) for d in range(len(site.shape(0)))]
+    x: list[Label | None] = [("x", d) for d in range(len(site.shape(0)))]
     index = [("index", d) for d in range(len(site.shape(1)))]
-    return from_labels(site, [x, index], [[*x[:dim], *index, *x[dim + 1 :]]])
+    result = [*x[:dim], *index, *x[dim + 1 :]]
+    return from_labels(site, [x, index], [result], {x[dim]: _LOOKED_UP})
 
 
 def gather(site: Site) -> tuple[Factor, ...]:
@@ -153,23 +160,30 @@ def gather(site: Site) -> tuple[Factor, ...]:
     dim = _attrs(site).dim
     same = [a == b for a, b in zip(site.shape(0), site.shape(1), strict=True)]
     index = [d if d == dim or same[d] else None for d in range(len(same))]
-    x = [None if d == dim else label for d, label in enumerate(index)]
-    return from_labels(site, [x, index], [index])
+    x: list[Label | None] = list(index)
+    x[dim] = "row"
+    return from_labels(site, [x, index], [index], {"row": _LOOKED_UP})
 
 
 def embedding(site: Site) -> tuple[Factor, ...]:
-    """embedding(index, weight): positions and columns."""
+    """embedding(index, weight): positions, columns, and the rows of the weight."""
     index = list(range(len(site.shape(0))))
-    return from_labels(site, [index, [None, "column"]], [[*index, "column"]])
+    weight = ["row", "column"]
+    return from_labels(site, [index, weight], [[*index, "column"]], {"row": _LOOKED_UP})
 
 
 def embedding_backward(site: Site) -> tuple[Factor, ...]:
-    """Sharded positions leave a pending sum; not so where each row is scaled by its frequency."""
+    """Sharded positions leave a pending sum; a block of rows takes what falls into it.
+
+    Neither where each row is scaled by its frequency, which all positions would have to count.
+    """
     index = list(range(len(site.shape(1))))
-    traits: dict[Label, Traits] = {}
-    if not _attrs(site).scale_grad_by_freq:
-        traits = {d: Traits(reduces="sum") for d in index}
-    return from_labels(site, [[*index, "column"], index], [[None, "column"]], traits)
+    operands: list[list[Label | None]] = [[*index, "column"], [*index]]
+    if _attrs(site).scale_grad_by_freq:
+        return from_labels(site, operands, [[None, "column"]])
+    traits: dict[Label, Traits] = {d: Traits(reduces="sum") for d in index}
+    traits["row"] = Traits(exact=True, block=True)
+    return from_labels(site, operands, [["row", "column"]], traits)
 
 
 def scatter(site: Site) -> tuple[Factor, ...]:

@@ -68,10 +68,15 @@ def _cast(v: Values, a: Any, dtype: Any, user: bool) -> Results:
 
 
 def reduction(name: str) -> Build:
-    """A reduction over some dims, which go."""
+    """A reduction over some dims, which go. Torch sums integers and bools in i64, whatever Thunder
+    says of the result's dtype."""
 
     def build(v: Values, a: Any, dims: Sequence[int]) -> Results:
-        return v.result(name, (v.value(a),), at.DimsAttrs(tuple(sorted(dims))))
+        use = v.value(a)
+        exact = v.type(use).dtype.kind in ("bool", "int", "uint")
+        if name in ("sum", "prod") and exact and v.type(use).dtype is not DType.I64:
+            (use,) = v.op("cast", (use,), at.CastAttrs(DType.I64))
+        return v.result(name, (use,), at.DimsAttrs(tuple(sorted(dims))))
 
     return build
 

@@ -26,7 +26,7 @@ from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import Mesh, ScalarType, TensorType
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder.translate import Given, Translated, translate
-from thunder_mdfuse.thunder.values import NUMBER_DTYPES, NumberNeeded, known_dtype
+from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, NumberNeeded
 
 @dataclass
 class Entry:
@@ -206,7 +206,7 @@ class FusionCall:
             if isinstance(proxy, DTensorProxy):
                 shape: tuple[Size, ...] = tuple(arg.shape)
                 found.append(
-                    TensorType(known_dtype(proxy.dtype), shape, dt.to_placements(arg._spec))
+                    TensorType(TORCH_DTYPES[arg.dtype], shape, dt.to_placements(arg._spec))
                 )
             elif isinstance(proxy, NumberProxy):
                 baked = proxy.name in self._baked
@@ -216,10 +216,10 @@ class FusionCall:
             elif mesh is not None and proxy.name in locals_:
                 spec = specs[locals_[proxy.name]]
                 shape = dt.local_shape(tuple(spec.shape), dt.to_placements(spec), mesh)
-                found.append(TensorType(known_dtype(proxy.dtype), shape))
+                found.append(TensorType(TORCH_DTYPES[arg.dtype], shape))
             else:
                 shape = self._shape(proxy, arg, classes)
-                found.append(TensorType(known_dtype(proxy.dtype), shape))
+                found.append(TensorType(TORCH_DTYPES[arg.dtype], shape))
         return found
 
     def _shape(self, proxy: Proxy, arg: torch.Tensor, classes: dict[int, int]) -> tuple[Size, ...]:

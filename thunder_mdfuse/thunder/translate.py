@@ -13,7 +13,7 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_mdfuse.errors import IRError
 from thunder_mdfuse.ir.graph import Builder, Fusion, Output, Use
-from thunder_mdfuse.ir.types import Mesh, Placements, ScalarType, TensorType
+from thunder_mdfuse.ir.types import DType, Mesh, Placements, ScalarType, TensorType
 from thunder_mdfuse.ir.verify import verify
 from thunder_mdfuse.thunder.claims import CLAIMS
 from thunder_mdfuse.thunder.values import Values, known_dtype
@@ -70,7 +70,10 @@ def _check(bsym: BoundSymbol, proxy: TensorProxy, found: TensorType | ScalarType
     dtype = known_dtype(proxy.dtype)
     if not isinstance(found, TensorType):
         assert proxy.ndim == 0, f"{bsym.sym.name}: {proxy.name} became the scalar {found}"
-    elif found.dtype is not dtype or found.ndim != proxy.ndim:
+        return
+    # Thunder types prims.sum of bools as bool; torch, and we, count in i64.
+    counted = found.dtype is DType.I64 and dtype.kind in ("bool", "int", "uint")
+    if (found.dtype is not dtype and not counted) or found.ndim != proxy.ndim:
         raise IRError(f"{bsym.sym.name}: {proxy.type_string()} became {found}")
 
 
