@@ -69,6 +69,7 @@
 //     shr gcd
 //   complex: add sub mul div neg conj real imag abs equal isnan isinf isfinite
 //   where(c, a, b) for every type
+//   loose_exp(x) loose_div(a, b) loose_erf(x)   float, for values that leave rounded (loose.cuh)
 //
 // RANDOM (philox.cuh)
 //   philox(seed, subsequence, offset) -> Random4{v[4]}
@@ -82,6 +83,7 @@
 #include "types.cuh"
 
 #include "convert.cuh"
+#include "loose.cuh"
 #include "math.cuh"
 #include "memory.cuh"
 #include "philox.cuh"

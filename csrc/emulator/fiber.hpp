@@ -75,13 +75,13 @@ inline void prepare_context(Context& context, char* stack, std::size_t bytes, vo
 
 #endif
 
-// One range of memory for all stacks of a launch: only touched pages are real.
+// One range of memory for all stacks of a launch: only touched pages are real. Below each stack is a
+// gap as large as the stack, so that one that overflows damages nothing before it is noticed.
 class Stacks {
  public:
   static constexpr std::size_t BYTES = 128 * 1024;
-  static constexpr std::uint64_t CANARY = 0x6d64667573650badull;
 
-  explicit Stacks(std::size_t count) : bytes_(count * BYTES) {
+  explicit Stacks(std::size_t count) : bytes_(count * 2 * BYTES) {
     void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     base_ = at == MAP_FAILED ? nullptr : static_cast<char*>(at);
@@ -93,9 +93,12 @@ class Stacks {
   Stacks& operator=(const Stacks&) = delete;
 
   bool ready() const { return base_ != nullptr; }
-  char* at(std::size_t k) const { return base_ + k * BYTES; }
+  char* at(std::size_t k) const { return base_ + (2 * k + 1) * BYTES; }
+  void mark(std::size_t k) const { std::memcpy(at(k), &CANARY, sizeof CANARY); }
+  bool overflowed(std::size_t k) const { return std::memcmp(at(k), &CANARY, sizeof CANARY) != 0; }
 
  private:
+  static constexpr std::uint64_t CANARY = 0x6d64667573650badull;
   std::size_t bytes_;
   char* base_;
 };

@@ -29,7 +29,8 @@ void* mdf_emu_mailbox(unsigned long long address, unsigned bytes, bool write, in
 // Lets the others run: called where a kernel may spin on a value.
 void mdf_emu_poll(int site);
 
-unsigned mdf_emu_static_shared(unsigned* key, const char* name, unsigned long long bytes, int site);
+unsigned mdf_emu_static_shared(unsigned long long* key, const char* name,
+                               unsigned long long bytes, int site);
 unsigned mdf_emu_dynamic_shared(const char* name, unsigned long long offset,
                                 unsigned long long bytes, int site);
 void mdf_emu_shared_load(const mdf_emu_array* array, long long i, unsigned n, void* out, int site);

@@ -26,7 +26,7 @@
 #define gridDim (mdf_emu_current->grid_dim)
 
 #define MDF_SHARED(T, name, n)                                                                \
-  static unsigned name##_mdf_key;                                                             \
+  static ::mdf::u64 name##_mdf_key;                                                          \
   const ::mdf::SharedArray<T> name(                                                           \
       #name, mdf_emu_static_shared(&name##_mdf_key, #name, sizeof(T) * (n), __builtin_LINE()), n)
 #define MDF_DYNAMIC_SHARED_AT(T, name, n, byte_offset)                                        \

@@ -35,7 +35,7 @@ void mdf_emu_poll(int site) {
   suspend();
 }
 
-u32 mdf_emu_static_shared(u32* key, const char* name, u64 bytes, int site) {
+u32 mdf_emu_static_shared(u64* key, const char* name, u64 bytes, int site) {
   return static_array(key, name, bytes, site);
 }
 u32 mdf_emu_dynamic_shared(const char* name, u64 offset, u64 bytes, int site) {
@@ -80,6 +80,8 @@ u32 mdf_emu_lane(void) { return launch->running->lane(); }
   here.threads = spec->block[0] * spec->block[1] * spec->block[2];
   here.random = spec->seed;
   here.now = 1;
+  ++launches;
+  static_used = 0;
   steps = 0;
   steps_checked_at = 1u << 20;
   deadline = Clock::now() + std::chrono::microseconds((long long)(spec->timeout * 1e6));

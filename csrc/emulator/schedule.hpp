@@ -177,6 +177,7 @@ class Scheduler {
         if (f.state != State::READY) continue;
         run_fiber(f);
         if (launch->failed) return false;
+        if (stacks_.overflowed(k)) return report_overflow(f);
         ran = true;
         worked = worked || !f.polled;
         if (f.state == State::EXITED) --live;
@@ -188,7 +189,7 @@ class Scheduler {
         if (Clock::now() > deadline) return report_stuck();
       }
     }
-    return check_stacks();
+    return true;
   }
 
  private:
@@ -229,9 +230,8 @@ class Scheduler {
     f.global = n * launch->threads + linear;
     f.state = State::READY;
     for (u32& at : f.lane_sync) at = block.started_at;
-    char* stack = stacks_.at(slot);
-    std::memcpy(stack, &Stacks::CANARY, sizeof Stacks::CANARY);
-    prepare_context(f.context, stack, Stacks::BYTES, fiber_body);
+    stacks_.mark(slot);
+    prepare_context(f.context, stacks_.at(slot), Stacks::BYTES, fiber_body);
   }
 
   // The three reports below run on the main stack: fault() has to come back to it.
@@ -253,14 +253,11 @@ class Scheduler {
     launch->running = fibers_[order_[0]].state == State::READY ? &fibers_[order_[0]] : nullptr;
     return report([] { check_deadline(); });
   }
-  bool check_stacks() {
-    for (std::size_t k = 0; k < fibers_.size(); ++k) {
-      if (std::memcmp(stacks_.at(k), &Stacks::CANARY, sizeof Stacks::CANARY) == 0) continue;
-      launch->running = &fibers_[k];
-      return report([] { fault(0, "stack overflow: more than %zu bytes of local variables",
-                               Stacks::BYTES); });
-    }
-    return true;
+  bool report_overflow(Fiber& f) {
+    launch->running = &f;
+    return report([] {
+      fault(0, "stack overflow: more than %zu bytes of local variables", Stacks::BYTES);
+    });
   }
 
   Stacks stacks_;

@@ -10,24 +10,26 @@ constexpr u32 STATIC_BYTES = 48 * 1024;
 constexpr u32 ALL_BYTES = 227 * 1024;
 constexpr u32 DYNAMIC_START = STATIC_BYTES;
 
-// Offsets of static arrays, given out at first use and kept: the arrays of a kernel do not change.
+// Offsets of static arrays, given out at first use in a launch. An array's key holds the number of
+// the launch that gave it its offset, so that the kernels of one source share no offsets.
+inline u32 launches = 0;
 inline u32 static_used = 0;
 
-inline u32 static_array(u32* key, const char* name, u64 bytes, int site) {
-  if (*key == 0) {
+inline u32 static_array(u64* key, const char* name, u64 bytes, int site) {
+  if (*key >> 32 != launches) {
     const u64 end = static_used + (bytes + 15) / 16 * 16;
     if (end > STATIC_BYTES) {
       fault(site, "shared array '%s' of %llu bytes: static shared memory is limited to %u bytes",
             name, bytes, STATIC_BYTES);
     }
-    *key = static_used + 1;
+    *key = u64(launches) << 32 | static_used;
     static_used = u32(end);
     if (static_used + launch->spec->dynamic_shared > ALL_BYTES) {
       fault(site, "%u static and %u dynamic bytes of shared memory: the limit is %u", static_used,
             launch->spec->dynamic_shared, ALL_BYTES);
     }
   }
-  return *key - 1;
+  return u32(*key);
 }
 
 inline u32 dynamic_array(const char* name, u64 offset, u64 bytes, int site) {

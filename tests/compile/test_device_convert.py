@@ -49,7 +49,9 @@ SOURCE = INCLUDE + "".join(_cast_kernel(*c) for c in CASTS) + "".join(map(_vecto
 
 def _cast(x: torch.Tensor, source: str, target: str) -> torch.Tensor:
     out = torch.empty(x.shape, dtype=TORCH[target])
-    launch(SOURCE, f"cast_{source}_{target}", inputs=[x], outputs=[out], scalars=[x.numel()], orders=1)
+    launch(
+        SOURCE, f"cast_{source}_{target}", inputs=[x], outputs=[out], scalars=[x.numel()], orders=1
+    )
     return out
 
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 
 import torch.distributed as dist
+from communicator_ranks import make
 
 from thunder_mdfuse.comm.agreement import agree, agree_on_value
 from thunder_mdfuse.comm.communicator import Communicator
@@ -105,9 +106,9 @@ def destroyed(group: dist.ProcessGroup, rank: int) -> None:
     assert "destroyed" in error(lambda: agree(group, "d", {}, "region 0"))
 
 
-def main() -> None:
+def main(ranks: str) -> None:
+    make(ranks)
     communicator = Communicator.instance()
-    assert communicator.group is not None
     for scenario in (equal, bounded, differ, other_programs, late, subgroup, destroyed):
         group = dist.new_group()
         scenario(group, communicator.rank())
@@ -118,4 +119,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
-    sys.exit(main())
+    main(sys.argv[1])

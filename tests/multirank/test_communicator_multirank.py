@@ -20,49 +20,33 @@ def run(
     env: dict[str, str] | None = None,
 ) -> None:
     args = (scenario, argument or str(ranks))
-    output = run_ranks(SCRIPT, ranks, launcher, timeout=60, args=args, env=env)
+    output = run_ranks(SCRIPT, ranks, launcher, timeout=150, args=args, env=env)
     assert output.count(f"{scenario} ok") == ranks, output
     # "[W" begins a warning of torch's C++ side, which is right about ranks that do not come.
     assert scenario == "absent" or ("Warning" not in output and "[W" not in output), output
 
 
-@pytest.fixture
-def runtime_dir(tmp_path: Path) -> Path:
-    return tmp_path
-
-
-@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 4), ("torchrun", 2), ("spawn", 2)])
-def test_ranks_find_each_other(launcher: str, ranks: int, runtime_dir: Path) -> None:
-    run("make", ranks, launcher, env={"XDG_RUNTIME_DIR": str(runtime_dir)})
-    left = [path.name for path in runtime_dir.glob("*/*")]
-    assert left in ([], ["lock"]), "the last rank removes the meeting"
-
-
-def test_programs_after_each_other_under_one_launcher(runtime_dir: Path) -> None:
+def test_programs_after_each_other_under_one_launcher(tmp_path: Path) -> None:
     # A rank is a script here, which has its rank's variables as a shell between would have.
-    script = runtime_dir / "script.py"
+    script = tmp_path / "script.py"
     command = [sys.executable, "-u", str(SCRIPT), "make", "2"]
     script.write_text(
         f"import subprocess\nfor _ in range(2): subprocess.run({command}, check=True)\n"
     )
-    output = run_ranks(script, 2, env={"XDG_RUNTIME_DIR": str(runtime_dir)})
+    output = run_ranks(script, 2, env={"XDG_RUNTIME_DIR": str(tmp_path)})
     assert output.count("make ok") == 4, output
 
 
-def test_existing_group_is_adopted_and_destroyed_one_made_again(tmp_path: Path) -> None:
-    run("again", 2, argument=str(tmp_path / "store"))
-
-
-def test_master_address_wins(runtime_dir: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    env = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "XDG_RUNTIME_DIR": str(runtime_dir),
-    }
-    run("make", 2, env=env)
-    assert not list(runtime_dir.iterdir()), "no files when there is an address"
+@pytest.mark.parametrize("by_address", [False, True])
+def test_existing_group_is_adopted_and_destroyed_one_made_again(
+    by_address: bool, tmp_path: Path
+) -> None:
+    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    if by_address:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    run("again", 2, argument=str(tmp_path / "store"), env=env)
+    assert by_address != bool(list(tmp_path.glob("*/lock"))), "no files when there is an address"
 
 
 @pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 3), ("torchrun", 2)])
@@ -71,7 +55,7 @@ def test_ranks_that_do_not_come_are_named(launcher: str, ranks: int) -> None:
 
 
 def test_late_and_dead_ranks_are_named_and_nothing_hangs() -> None:
-    output = run_ranks(SCRIPT, 3, timeout=60, args=("faults", "3"))
+    output = run_ranks(SCRIPT, 3, timeout=150, args=("faults", "3"))
     assert output.count("faults ok") == 2, output
 
 
@@ -80,6 +64,6 @@ def test_alone() -> None:
     env = {name: value for name, value in os.environ.items() if name not in names}
     env["PYTHONPATH"] = str(SCRIPT.parents[2])
     found = subprocess.run(
-        [sys.executable, SCRIPT, "alone", ""], env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, SCRIPT, "alone", ""], env=env, capture_output=True, text=True, timeout=150
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "alone ok\n", "")

@@ -163,6 +163,8 @@ def run(
         args = {c: [values[c][a.node][a.result] for a in node.args] for c in places}
         if node.op == "input":
             results = {c: [inputs[i][c]] for c in places}
+        elif node.op == "wait":
+            results = args
         elif node.op in COLLECTIVES:
             results = _collective(node, args, mesh, envs)
         else:
@@ -252,7 +254,7 @@ COLLECTIVES: dict[str, Callable[[Any, list[torch.Tensor]], list[torch.Tensor]]] 
 
 
 def evaluate(op: str, attrs: Any, args: list[Value], types: tuple[Any, ...]) -> list[Value]:
-    """The results of one local node that needs no other rank: the reference backend's torch call."""
+    """The results of a local node that needs no other rank: the reference backend's torch call."""
     empty = op in _OF_NOTHING and any(args[0].shape[d] == 0 for d in attrs.dims)
     if empty:
         # What an empty shard adds to a pending max or min; torch refuses to reduce nothing.

@@ -34,5 +34,6 @@ def test_local_programs_compute_what_the_whole_does(program: Program):
         places = explicit.tensor(output.value).placements
         pinned = program.fusion.tensor(before.value).placements
         assert pinned in (None, places)
-        whole = assemble(found, places, program.mesh)
-        assert torch.equal(whole, expected.contiguous())
+        # What follows from numbers alone leaves as a plain tensor, the same everywhere.
+        wholes = found.values() if places is None else [assemble(found, places, program.mesh)]
+        assert all(torch.equal(whole, expected) for whole in wholes)

@@ -4,10 +4,15 @@ Levels, outside in: the row (nothing varies along columns), the vector (varies, 
 fastest axis, or is fetched as a whole) and the lane (one element of a vector).
 """
 
+from collections.abc import Callable
+
 from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor, literal, write
 from thunder_mdfuse.codegen.index import Arguments, IndexPrinter
 from thunder_mdfuse.codegen.statements import Block
+from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import DType
+from thunder_mdfuse.schedule.axes import positions
 from thunder_mdfuse.schedule.plan import (
     Bound,
     Const,
@@ -32,9 +37,26 @@ class BodyWriter:
         self.columns = {a.name for a in plan.columns}
         self.fast = plan.columns[-1].name if plan.columns else ""
         names = {a.name: a.name for a in (*plan.rows, *plan.columns)}
-        self.at_vector = IndexPrinter(arguments, names)
-        moved = f"({self.fast} + j)" if plan.launch.vector > 1 else self.fast
-        self.at_lane = IndexPrinter(arguments, {**names, self.fast: moved})
+        self.flat = positions(plan.columns, "c")
+        self.at_vector = self._printer({**names, "c": "c"})
+        if plan.launch.vector > 1:
+            names |= {self.fast: f"({self.fast} + j)", "c": "(c + j)"}
+        self.at_lane = self._printer({**names, "c": names.get("c", "c")})
+
+    def _printer(self, names: dict[str, str]) -> Callable[[Size], str]:
+        """Prints expressions of the columns' symbols, through the flat position where that is
+        simpler.
+
+        A tensor that is as contiguous as the domain is read at ``c`` itself, however many axes
+        there are, without the divisions that tell the axes apart.
+        """
+        write_index = IndexPrinter(self.arguments, names)
+
+        def write(size: Size) -> str:
+            flat = sizes.substitute(size, self.flat)
+            return write_index(flat if sizes.coefficient(flat, "c") is not None else size)
+
+        return write
 
     def row_statements(self, block: Block, phase: int) -> None:
         """Declare what does not vary along columns and becomes known in ``phase``."""
@@ -135,7 +157,7 @@ class BodyWriter:
             f"a{n} = {functor(instr.op, instr.dtype)}::apply(a{n}, {self._value(instr.args[0])});"
         )
 
-    def _declare(self, block: Block, at: int, printer: IndexPrinter) -> None:
+    def _declare(self, block: Block, at: int, printer: Callable[[Size], str]) -> None:
         cpp = CPP_TYPES[self.plan.body[at].dtype.compute]
         block.add(f"const {cpp} v{at} = {self._written(at, printer)};")
 
@@ -145,7 +167,7 @@ class BodyWriter:
             return literal(instr.detail.text, instr.dtype.compute)
         return f"v{at}"
 
-    def _written(self, at: int, printer: IndexPrinter) -> str:
+    def _written(self, at: int, printer: Callable[[Size], str]) -> str:
         instr = self.plan.body[at]
         detail = instr.detail
         if isinstance(detail, Load):
@@ -163,17 +185,17 @@ class BodyWriter:
         if instr.op == "cast":
             return self._cast(instr)
         among = self.plan.body[instr.args[-1]].dtype.compute
-        text = write(instr.op, among, [self._value(a) for a in instr.args])
+        text = write(instr.op, among, [self._value(a) for a in instr.args], instr.loose)
         return self._rounded(instr, text)
 
-    def _load(self, load: Load, dtype: DType, printer: IndexPrinter) -> str:
+    def _load(self, load: Load, dtype: DType, printer: Callable[[Size], str]) -> str:
         value = f"mdf::to_compute(mdf::load1(b{load.buffer}, {printer(load.offset)}))"
         if not load.mask:
             return value
         cpp = CPP_TYPES[dtype.compute]
         return f"{self._bounds(load.mask, printer)} ? {value} : static_cast<{cpp}>(0)"
 
-    def _bounds(self, bounds: tuple[Bound, ...], printer: IndexPrinter) -> str:
+    def _bounds(self, bounds: tuple[Bound, ...], printer: Callable[[Size], str]) -> str:
         tests = []
         for b in bounds:
             at, extent = printer(b.index), self.arguments.name(b.extent)
@@ -194,7 +216,7 @@ class BodyWriter:
     def _rounded(self, instr: Instr, text: str) -> str:
         return _round(text, instr.dtype) if instr.rounds and instr.dtype.is_low_precision else text
 
-    def _draw(self, draw: Draw, instr: Instr, printer: IndexPrinter) -> str:
+    def _draw(self, draw: Draw, instr: Instr, printer: Callable[[Size], str]) -> str:
         seed, offset = (self._value(a) for a in instr.args)
         words = f"static_cast<mdf::u64>({seed}), static_cast<mdf::u64>({offset})"
         counter = f"static_cast<mdf::u64>({printer(draw.counter)})"

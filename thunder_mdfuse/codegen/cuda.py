@@ -252,6 +252,9 @@ class _KernelWriter:
         text = render(self.top.body, 1)
         digest = hashlib.sha256("\n".join((*parameters, text)).encode()).hexdigest()[:10]
         entry = f"mdf_{self.plan.family}_{digest}"
-        head = f'extern "C" __global__ void __launch_bounds__({self.launch.threads}) {entry}('
+        bounds = f"{self.launch.threads}"
+        if self.launch.blocks:
+            bounds += f", {self.launch.blocks}"
+        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {entry}('
         listing = ",\n    ".join(parameters)
         return f'#include "mdfuse.cuh"\n\n{head}\n    {listing}) {{\n{text}\n}}\n', entry

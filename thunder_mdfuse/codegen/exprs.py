@@ -35,11 +35,15 @@ class NotGenerated:
 
 @dataclass(frozen=True)
 class Template:
-    """``{0}``, ``{1}``: the operands. ``for_bool`` and ``for_integer`` where they differ."""
+    """``{0}``, ``{1}``: the operands. ``for_bool`` and ``for_integer`` where they differ.
+
+    ``loose``: the cheap form for an f32 value that leaves the kernel rounded to 16 or 8 bits.
+    """
 
     text: str
     for_bool: str = ""
     for_integer: str = ""
+    loose: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,8 @@ _EARLIER = NotGenerated("rewritten by an earlier stage")
 
 EXPRS: dict[str, Row] = {
     **_calls(
-        "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos "
-        "atan sinh cosh tanh asinh acosh atanh erf erfc erfinv erfcinv lgamma floor ceil round "
+        "abs neg exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos "
+        "atan sinh cosh tanh asinh acosh atanh erfc erfinv erfcinv lgamma floor ceil round "
         "trunc frac sign isfinite isnan isinf signbit",
         1,
     ),
@@ -80,7 +84,14 @@ EXPRS: dict[str, Row] = {
     "add": Template("mdf::add({0}, {1})", for_bool="({0} || {1})"),
     "sub": Template("mdf::sub({0}, {1})"),
     "mul": Template("mdf::mul({0}, {1})", for_bool="({0} && {1})"),
-    "div": Template("mdf::div({0}, {1})", for_integer="mdf::div_trunc({0}, {1})"),
+    "div": Template(
+        "mdf::div({0}, {1})",
+        for_integer="mdf::div_trunc({0}, {1})",
+        loose="mdf::loose_div({0}, {1})",
+    ),
+    "exp": Template("mdf::exp({0})", loose="mdf::loose_exp({0})"),
+    "erf": Template("mdf::erf({0})", loose="mdf::loose_erf({0})"),
+    "reciprocal": Template("mdf::reciprocal({0})", loose="mdf::loose_div(1.0f, {0})"),
     "trunc_div": Template("mdf::trunc(mdf::div({0}, {1}))", for_integer="mdf::div_trunc({0}, {1})"),
     "floor_div": Template("mdf::div_floor({0}, {1})"),
     "minimum": Template("mdf::minimum({0}, {1})", for_bool="({0} && {1})"),
@@ -120,12 +131,18 @@ EXPRS: dict[str, Row] = {
 }
 
 
-def write(op: str, dtype: DType, args: list[str]) -> str:
-    """C++ for elementwise ``op`` on operands of ``dtype``."""
-    row = EXPRS[op]
+# Instructions that only schedules make.
+FUSED = {"fma": Template("mdf::fma({0}, {1}, {2})")}
+
+
+def write(op: str, dtype: DType, args: list[str], loose: bool = False) -> str:
+    """C++ for elementwise ``op`` on operands of ``dtype``; ``loose``: see ``Template``."""
+    row = FUSED.get(op) or EXPRS[op]
     assert isinstance(row, Template), f"{op} is no elementwise op"
     text = row.text
-    if dtype is DType.BOOL and row.for_bool:
+    if loose and row.loose and dtype is DType.F32:
+        text = row.loose
+    elif dtype is DType.BOOL and row.for_bool:
         text = row.for_bool
     elif dtype.is_integer and row.for_integer:
         text = row.for_integer

@@ -29,6 +29,7 @@ class Communicator:
     def __init__(self) -> None:
         self._launch: Launch = read_launch(knobs.launcher_environment())
         self._made: Rendezvous | None = None
+        self._meetings = 0
         self._local: tuple[int, int, int, int] | None = None  # (rank, size, local rank, local size)
 
     @classmethod
@@ -102,7 +103,8 @@ class Communicator:
         if self._made is not None:
             self._made.leave()  # of a group that was made here and destroyed by the user
             self._made = None
-        made = rendezvous(self._launch, knobs.launcher_environment(), timeout)
+        made = rendezvous(self._launch, knobs.launcher_environment(), timeout, self._meetings)
+        self._meetings += 1
         try:
             hosts = roster(made.store, rank, size, timeout)
         except CommError:

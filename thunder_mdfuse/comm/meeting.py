@@ -120,4 +120,5 @@ def _remove_dead(root: Path) -> None:
         pid, _, rest = file.name.partition("-")
         start = rest.partition("-")[0]
         if pid.isdecimal() and start not in ("", _NO_START) and _start_time(int(pid)) != start:
-            file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                file.unlink()

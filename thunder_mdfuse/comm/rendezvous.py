@@ -31,12 +31,15 @@ class Rendezvous:
     leave: Callable[[], None]
 
 
-def rendezvous(launch: Launch, env: Mapping[str, str], timeout: float) -> Rendezvous:
-    """The store shared by the ranks of ``launch``; returns before the other ranks have come."""
+def rendezvous(launch: Launch, env: Mapping[str, str], timeout: float, number: int) -> Rendezvous:
+    """The store shared by the ranks of ``launch``; returns before the other ranks have come.
+
+    ``number`` counts the meetings of this process, as every rank counts them.
+    """
     if launch.size == 1:
         return Rendezvous(HashStore(), lambda: None)
     if "MASTER_ADDR" in env or "MASTER_PORT" in env:
-        return _by_address(launch, env, timeout)
+        return _by_address(launch, env, timeout, number)
     if not launch.on_one_host:
         raise CommError(
             f"{launch.launcher} started {launch.size} ranks, of which {launch.local_size} are "
@@ -83,7 +86,12 @@ def _by_file(launch: Launch, meeting: Meeting, timeout: float) -> Rendezvous:
     return Rendezvous(store, leave)
 
 
-def _by_address(launch: Launch, env: Mapping[str, str], timeout: float) -> Rendezvous:
+# A store that is served here is served as long as the process lives: at the next meeting at the
+# same address, other ranks may be there before this one, and must not find a server about to go.
+_served: dict[tuple[str, int], TCPStore] = {}
+
+
+def _by_address(launch: Launch, env: Mapping[str, str], timeout: float, number: int) -> Rendezvous:
     host, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
     if not host or not port.isdecimal():
         raise CommError(
@@ -93,15 +101,10 @@ def _by_address(launch: Launch, env: Mapping[str, str], timeout: float) -> Rende
     # torchrun's agent serves the store itself; a restarted job must not see its last run's keys.
     by_agent = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = launch.rank == 0 and not by_agent
+    limit = timedelta(seconds=timeout)
     try:
-        base = TCPStore(
-            host,
-            int(port),
-            None,
-            serves,
-            timedelta(seconds=timeout),
-            wait_for_workers=False,
-            multi_tenant=True,
+        base = _served.get((host, int(port))) or TCPStore(
+            host, int(port), None, serves, limit, wait_for_workers=False, multi_tenant=True
         )
     except RuntimeError as e:
         role = "serve" if serves else "reach"
@@ -110,8 +113,11 @@ def _by_address(launch: Launch, env: Mapping[str, str], timeout: float) -> Rende
             f"({str(e).splitlines()[0]}); rank 0 must run on that host with that port free, and "
             f"come within {timeout:g} s (MDFUSE_COMM_TIMEOUT)"
         ) from e
+    if serves:
+        _served[(host, int(port))] = base
+    base.set_timeout(limit)
     attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"/mdfuse/attempt_{attempt}", base) if by_agent else base
+    store = PrefixStore(f"mdfuse/attempt_{attempt}/meeting_{number}", base)
     return Rendezvous(store, lambda: _say_goodbye(store, launch, serves))
 
 

@@ -12,7 +12,7 @@ DTensor mixes both: it slices by coordinate and gathers by group rank.)
 
 import hashlib
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -70,19 +70,15 @@ def axis_names(mesh: DeviceMesh) -> tuple[str, ...]:
 def mesh_team(mesh: DeviceMesh, axis: int | str) -> Team:
     """The team along ``axis`` of ``mesh`` in which this process is."""
     facts = _facts(mesh)
-    index = _axis_index(mesh, facts.names, axis)
-    size, name = mesh.size(index), facts.names[index]
+    index = _axis_index(facts.names, axis)
+    size, name = facts.sizes[index], facts.names[index]
     if facts.coordinate is None:
         return Team(size, None, None, name, (), ())
     ranks = facts.axis_ranks[index]
-    group = _axis_group(mesh, index, name)
-    members = dist.get_process_group_ranks(group)
-    if sorted(members) != sorted(ranks):
-        raise CommError(
-            f"mesh axis {name} has ranks {list(ranks)} at this process, but its process group has "
-            f"{members}: the mesh was built from another group; build it with init_device_mesh"
-        )
-    order = tuple(members.index(rank) for rank in ranks)
+    group, members = _axis_group(mesh, index, name)
+    order = facts.orders.get((index, members))
+    if order is None:
+        order = facts.orders[index, members] = _order(ranks, members, name)
     return Team(size, facts.coordinate[index], group, name, ranks, order)
 
 
@@ -91,36 +87,48 @@ def mesh_digest(mesh: DeviceMesh) -> str:
     return _facts(mesh).digest
 
 
-def _axis_index(mesh: DeviceMesh, names: tuple[str, ...], axis: int | str) -> int:
+def _axis_index(names: tuple[str, ...], axis: int | str) -> int:
     if isinstance(axis, str):
         if axis not in names:
             raise CommError(f"the mesh has no axis {axis!r}; its axes are {', '.join(names)}")
         return names.index(axis)
-    if not 0 <= axis < mesh.ndim:
+    if not 0 <= axis < len(names):
         raise CommError(
-            f"mesh axis {axis} does not exist: the mesh has {mesh.ndim} axes ({', '.join(names)})"
+            f"mesh axis {axis} does not exist: the mesh has {len(names)} axes ({', '.join(names)})"
         )
     return axis
 
 
-def _axis_group(mesh: DeviceMesh, index: int, name: str) -> ProcessGroup:
+def _order(ranks: tuple[int, ...], members: tuple[int, ...], name: str) -> tuple[int, ...]:
+    if sorted(members) != sorted(ranks):
+        raise CommError(
+            f"mesh axis {name} has ranks {list(ranks)} at this process, but its process group has "
+            f"{list(members)}: the mesh was built from another group; use init_device_mesh"
+        )
+    return tuple(members.index(rank) for rank in ranks)
+
+
+def _axis_group(mesh: DeviceMesh, index: int, name: str) -> tuple[ProcessGroup, tuple[int, ...]]:
     try:
         group = mesh.get_group(index)
-        dist.get_process_group_ranks(group)
+        members = tuple(dist.get_process_group_ranks(group))  # fails for a destroyed group
     except (RuntimeError, KeyError, IndexError, AssertionError) as e:
         raise CommError(
             f"mesh axis {name} has no process group any more ({type(e).__name__}: {e}): the group "
             "was destroyed or never made; build the mesh after init_process_group and keep it alive"
         ) from None
-    return group
+    return group, members
 
 
 @dataclass(frozen=True)
 class _MeshFacts:
     digest: str
     names: tuple[str, ...]
+    sizes: tuple[int, ...]
     coordinate: tuple[int, ...] | None
     axis_ranks: tuple[tuple[int, ...], ...]  # by axis; empty when not in the mesh
+    # ``Team.order`` by axis and the group's ranks: a mesh may be given new groups.
+    orders: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = field(default_factory=dict)
 
 
 # By identity, not by equality: two equal meshes may be asked in processes where one of them was
@@ -140,13 +148,14 @@ def _facts(mesh: DeviceMesh) -> _MeshFacts:
 
 def _read(mesh: DeviceMesh) -> _MeshFacts:
     names, ids, at = axis_names(mesh), mesh.mesh, mesh.get_coordinate()
-    text = f"{mesh.device_type} {mesh.mesh_dim_names} {tuple(ids.shape)} {ids.flatten().tolist()}"
+    sizes = tuple(ids.shape)
+    text = f"{mesh.device_type} {mesh.mesh_dim_names} {sizes} {ids.flatten().tolist()}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     if at is None:
-        return _MeshFacts(digest, names, None, ())
+        return _MeshFacts(digest, names, sizes, None, ())
     coordinate = tuple(at)
     ranks = tuple(_ranks_along(ids, coordinate, index) for index in range(ids.ndim))
-    return _MeshFacts(digest, names, coordinate, ranks)
+    return _MeshFacts(digest, names, sizes, coordinate, ranks)
 
 
 def _ranks_along(ids: torch.Tensor, coordinate: tuple[int, ...], index: int) -> tuple[int, ...]:

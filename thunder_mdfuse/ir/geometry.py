@@ -208,8 +208,12 @@ def expanded_strides(x: Strided, shape: Sizes, dims: Sequence[int], decide: Deci
     """Strides of ``x`` with its dim ``i`` at dim ``dims[i]`` of ``shape``.
 
     A new dim further in is an ``unsqueeze`` (it steps over what follows it in ``x``) and then an
-    ``expand``; new dims at the front are ``expand``'s own (``inferExpandGeometry``).
+    ``expand``; new dims at the front are ``expand``'s own (``inferExpandGeometry``). Of a 0-dim tensor
+    ``expand`` makes strides of 0 only; where nothing grows it is taken for an ``unsqueeze``.
     """
+    if not x.shape:
+        grows = not all(decide.equal(size, 1) for size in shape)
+        return (0 if grows else 1,) * len(shape)
     front = dims[0] if dims else len(shape)
     strides: list[Size] = [0] * len(shape)
     unsqueezed: Size = 1

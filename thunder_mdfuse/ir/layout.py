@@ -23,6 +23,7 @@ from thunder_mdfuse.ir.attrs import (
     ChunkAttrs,
     CopyAttrs,
     DimsAttrs,
+    PadAttrs,
     ShapeAttrs,
     SliceAttrs,
 )
@@ -177,23 +178,27 @@ def _iterator(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Size
     if _common_shape(tensors) != t.shape:
         # Nothing implicit could give this shape: the broadcasts are the user's own.
         tensors = walk.tensors(node)
-    others = len(tensors) < len(node.args) and not _is_unary(walk, node)
-    if not tensors:
+    numbers = [not isinstance(walk.fusion.type_of(a), TensorType) for a in node.args]
+    if not tensors or (node.op == "pow" and numbers[0]):
         return contiguous_strides(t.shape, walk.decide)
+    # Torch gives these their number beside the iterator instead of among its operands.
+    aside = node.op in ("pow", "lerp") and numbers[-1]
+    others = len(tensors) + aside < len(node.args)
     strides = iterator_strides(t.shape, tensors, others, walk.decide)
-    if node.op in _WITH_NUMBER:
-        return iterator_strides(t.shape, [Strided(t.shape, strides)], True, walk.decide)
+    if node.op in ("isinf", "isfinite"):
+        return _classified(walk, node, strides)
     return strides
 
 
-# Torch computes these as a unary op and then a comparison with a number.
-_WITH_NUMBER = ("isinf",)
-
-
-def _is_unary(walk: _Walk, node: Node) -> bool:
-    """Ops whose number torch gives to the kernel beside its operands instead of among them."""
-    number = not isinstance(walk.fusion.type_of(node.args[-1]), TensorType)
-    return number and node.op in ("pow", "lerp")
+def _classified(walk: _Walk, node: Node, plain: Sizes) -> Sizes:
+    """Torch has ``abs(x) == inf`` for isinf, ``(x == x) * (abs(x) != inf)`` for isfinite."""
+    if not walk.fusion.type_of(node.args[0]).dtype.is_float:
+        return preserved_strides(walk.operand(node.args[0]), walk.decide)
+    x = Strided(walk.fusion.tensor(node.args[0]).shape, plain)
+    compared = iterator_strides(x.shape, [x], True, walk.decide)
+    if node.op == "isinf":
+        return compared
+    return iterator_strides(x.shape, [x, Strided(x.shape, compared)], False, walk.decide)
 
 
 def _common_shape(operands: Sequence[Strided]) -> Sizes:
@@ -222,7 +227,12 @@ def _fits(x: Strided, order: tuple[int, ...], decide: Decider) -> bool:
 
 
 def _format(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
-    return format_strides(t.shape, walk.tensors(node), walk.decide)
+    parts = walk.tensors(node)
+    amounts = (*node.attrs.low, *node.attrs.high) if isinstance(node.attrs, PadAttrs) else (1,)
+    if all(walk.decide.at_most(amount, 0) for amount in amounts):
+        # A pad that only cuts is a clone of a slice.
+        return preserved_strides(Strided(t.shape, parts[0].strides if parts else ()), walk.decide)
+    return format_strides(t.shape, parts, walk.decide)
 
 
 def _chunk(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:

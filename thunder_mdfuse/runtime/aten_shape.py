@@ -28,6 +28,8 @@ def _broadcast_in_dim(args: Args, attrs: Any, dtypes: Sequence[DType], device: A
     (x,) = args
     if not isinstance(x, torch.Tensor):
         x = torch.tensor(x, dtype=TORCH_DTYPES[dtypes[0]], device=device)
+    if not x.ndim and all(size == 1 for size in attrs.shape):
+        return x.view(attrs.shape)
     front = attrs.dims[0] if attrs.dims else len(attrs.shape)
     for d in range(front, len(attrs.shape)):
         if d not in attrs.dims:

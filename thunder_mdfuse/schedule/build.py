@@ -12,6 +12,7 @@ from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.schedule import launch as rules
 from thunder_mdfuse.schedule.axes import expressions, merged, ordered
 from thunder_mdfuse.schedule.plan import Axis, KernelPlan, Launch, Load
+from thunder_mdfuse.schedule.precision import cheapened, relaxed
 from thunder_mdfuse.schedule.segment import Group
 from thunder_mdfuse.schedule.target import Target
 from thunder_mdfuse.schedule.vectorize import vectorized
@@ -25,6 +26,8 @@ def kernel_plan(
     """The plan of the kernel that computes ``group``'s roots."""
     plan = _domain(group, decide)
     plan = merged(plan)
+    if not group.lowering.round_all:
+        plan = cheapened(relaxed(plan))
     plan, width = vectorized(plan, decide, alignments)
     choose = rules.row if plan.family == "row" else rules.pointwise
     launch = choose(plan, width, decide, target)

@@ -17,11 +17,15 @@ from thunder_mdfuse.schedule.target import Target
 
 @dataclass(frozen=True)
 class RowRule:
-    """For rows of up to ``vectors`` vectors: ``group`` threads a row in blocks of ``threads``."""
+    """For rows of up to ``vectors`` vectors: ``group`` threads a row in blocks of ``threads``.
+
+    ``blocks``: how many blocks an SM should hold, where the row needs few enough registers; 0: any.
+    """
 
     vectors: int
     group: int
     threads: int
+    blocks: int = 0
 
 
 # Rows shorter than a warp's worth share a block, so that a block has enough loads in flight.
@@ -32,7 +36,7 @@ ROW_RULES = (
     RowRule(64, 32, 128),
     RowRule(128, 32, 128),
     RowRule(256, 64, 128),
-    RowRule(512, 128, 128),
+    RowRule(512, 256, 256, 6),
     RowRule(1024, 256, 256),
     RowRule(4096, 512, 512),
     RowRule(1 << 62, 1024, 1024),
@@ -43,6 +47,8 @@ BYTES_IN_FLIGHT = 32
 MOST_ITEMS = 4
 # Bytes of a row that one thread may keep in registers: beyond these the compiler spills.
 HELD_BYTES = {512: 256, 1024: 128}
+# Beyond these held bytes a thread, asking for RowRule.blocks makes the compiler spill.
+BLOCKS_HELD_BYTES = 32
 INT32_LIMIT = 1 << 31
 
 
@@ -73,21 +79,23 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
         items += 1 if items < 8 else items
     exact = decide.equal(vectors, rule.group * items) and decide.divides(width, length)
     exact = exact and rule.group == rule.threads
+    held = sum(width * plan.buffers[x.buffer].dtype.itemsize for x in held_loads(plan)) * items
     return Launch(
-        rule.threads, width, items, rule.group, exact, _hold(plan, rule, items, width, target)
+        rule.threads,
+        width,
+        items,
+        rule.group,
+        exact,
+        _hold(held, rule, target),
+        blocks=rule.blocks if held <= BLOCKS_HELD_BYTES else 0,
     )
 
 
-def _hold(plan: KernelPlan, rule: RowRule, items: int, width: int, target: Target) -> str:
-    held = sum(
-        width * plan.buffers[plan_load.buffer].dtype.itemsize for plan_load in held_loads(plan)
-    )
-    if not held:
+def _hold(held: int, rule: RowRule, target: Target) -> str:
+    """Where ``held`` bytes a thread fit."""
+    if held <= HELD_BYTES[1024 if rule.threads == 1024 else 512]:
         return "registers"
-    limit = HELD_BYTES[1024 if rule.threads == 1024 else 512]
-    if held * items <= limit:
-        return "registers"
-    shared = held * items * rule.threads
+    shared = held * rule.threads
     return "shared" if shared <= target.shared_per_block - 1024 else "none"
 
 

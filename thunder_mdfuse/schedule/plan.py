@@ -137,6 +137,7 @@ class Instr:
     depends: frozenset[str] = frozenset()
     phase: int = 0
     rounds: bool = False
+    loose: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ class Launch:
     exact: bool = False
     hold: str = "none"
     wide_index: bool = False
+    blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -204,5 +206,5 @@ class KernelPlan:
 def _describe(instr: Instr) -> str:
     args = ", ".join(f"v{a}" for a in instr.args)
     detail = f" {instr.detail}" if instr.detail is not None else ""
-    extra = " rounded" if instr.rounds else ""
+    extra = (" rounded" if instr.rounds else "") + (" loose" if instr.loose else "")
     return f"{instr.op}({args}){detail} : {instr.dtype} phase {instr.phase}{extra}"

@@ -57,28 +57,42 @@ class Choice:
 
 
 def choose(site: Site, found: Places, wanted: Places, mesh: Mesh) -> Choice:
-    """The best choice: fewest bytes on the wire, then fewest changes, fewest pending reductions,
-    most sharded.
+    """The best choice: fewest bytes, fewest pending reductions, most sharded, fewest changes.
 
     Bytes count those of bringing the results to what is wanted, and those that making an operand
     a pending reduction only defers: ``Partial + Replicate`` reduces, whereas the bias of a
     row-parallel linear, being small, becomes pending. Remaining ties go to the strategy that
     comes first, which follows the first operand.
     """
-    options = [strategies(site, found, wanted, i) for i in range(len(mesh.axes))]
     best: Choice | None = None
     rank: tuple[int, int, int, int] | None = None
-    for combination in product(*options):
-        if not _allowed(combination, mesh):
-            continue
+    for combination in _combinations(site, found, wanted, mesh):
         choice = _weigh(site, combination, found, wanted, mesh)
-        places = [p for s in combination for p in s.results if p is not None]
+        # An axis of one position shards nothing and reduces nothing.
+        real = (s for s, axis in zip(combination, mesh.axes, strict=True) if axis.size > 1)
+        places = [p for s in real for p in s.results if p is not None]
         pending = sum(isinstance(p, Partial) for p in places)
-        key = (choice.cost + choice.debt, choice.changes, pending, -sum(map(is_sharded, places)))
+        key = (choice.cost + choice.debt, pending, -sum(map(is_sharded, places)), choice.changes)
         if rank is None or key < rank:
             best, rank = choice, key
     assert best is not None, "Replicate on every axis is always allowed"
     return best
+
+
+def agrees(site: Site, found: Places, wanted: Places, mesh: Mesh) -> bool:
+    """Whether operands with placements ``found`` give results with placements ``wanted``."""
+    return any(
+        _by_value(combination) == (found, wanted)
+        for combination in _combinations(site, found, wanted, mesh)
+    )
+
+
+def _combinations(
+    site: Site, found: Places, wanted: Places, mesh: Mesh
+) -> Iterator[tuple[Strategy, ...]]:
+    """One strategy for each mesh axis, those that go together."""
+    options = [strategies(site, found, wanted, i) for i in range(len(mesh.axes))]
+    return (combination for combination in product(*options) if _allowed(combination, mesh))
 
 
 def strategies(site: Site, found: Places, wanted: Places, axis: int) -> list[Strategy]:
@@ -176,8 +190,7 @@ def _allowed(combination: tuple[Strategy, ...], mesh: Mesh) -> bool:
 def _weigh(
     site: Site, combination: tuple[Strategy, ...], found: Places, wanted: Places, mesh: Mesh
 ) -> Choice:
-    operands = _transposed([s.operands for s in combination])
-    results = _transposed([s.results for s in combination])
+    operands, results = _by_value(combination)
     before = zip(site.names, site.operands, found, operands, strict=True)
     after = zip(range(len(results)), site.results, results, wanted, strict=True)
     # A value that several operands need in the same way is changed once.
@@ -192,6 +205,12 @@ def _weigh(
         cost += route(t.shape, t.dtype.itemsize, mesh, have, need).cost
         owed += debt(t.shape, t.dtype.itemsize, mesh, have, need)
     return Choice(operands, results, cost, owed, len(changed))
+
+
+def _by_value(combination: tuple[Strategy, ...]) -> tuple[Places, Places]:
+    """The placement lists of all operands and of all results."""
+    operands = _transposed([s.operands for s in combination])
+    return operands, _transposed([s.results for s in combination])
 
 
 def _transposed(by_axis: list[tuple[Placement | None, ...]]) -> Places:

@@ -139,9 +139,15 @@ class _Propagation:
         return self.builder.node(replace(node, args=args, types=placed(node.types, places)))
 
     def _output(self, output: Output) -> Output:
-        """What is written into an input must have that input's placements."""
+        """What is written into an input must have that input's placements.
+
+        What goes with either kind leaves as a plain tensor, as it does in eager torch.
+        """
         value = self.values[output.value]
         if output.writes is None:
+            if value in self.anywhere:
+                t = self.builder.tensor(value)
+                (value,) = self.builder.op("to_local", (value,), ShapeAttrs(t.shape), (None,))
             return Output(value)
         target = self.builder.type_of(self.values[Use(output.writes)])
         wanted: Placements | None = target.placements if isinstance(target, TensorType) else None

@@ -14,14 +14,18 @@ from dataclasses import replace
 from thunder_mdfuse.errors import ShardingError
 from thunder_mdfuse.ir.attrs import ReshardAttrs
 from thunder_mdfuse.ir.graph import Builder, Fusion, Node, Output, Use, placed
+from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.types import Mesh, Placements, TensorType
 from thunder_mdfuse.sharding.changes import Route, route
-from thunder_mdfuse.sharding.choice import Choice, Places, choose
+from thunder_mdfuse.sharding.choice import Choice, Places, agrees, choose
 from thunder_mdfuse.sharding.propagate import places_of, site_of
 from thunder_mdfuse.sharding.rules import RULES, Unsupported
 
-# Ops cheap enough to run twice: they read less than they write, or nothing.
-_MADE_AGAIN = ("full", "iota", "broadcast_in_dim")
+# What may be computed a second time with other placements: a broadcast, which reads less than it
+# writes, and what follows from numbers alone (masks, positions, random numbers), so that a rank
+# makes only its own part.
+_ROOTS = ("factory", "random", "rng_state")
+_BRANCHES = ("elementwise", "view")
 
 
 def reshard(fusion: Fusion) -> Fusion:
@@ -51,11 +55,15 @@ class _Changer:
     def __init__(self, mesh: Mesh, level: str) -> None:
         self.mesh = mesh
         self.builder = Builder(mesh, level)
+        self.rootless: set[Use] = set()  # values that follow from numbers and 0-dim tensors alone
 
     def emit(self, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
         """``node`` with operands as its rule needs them and results as they are typed."""
         if node.op == "input":
-            return (self.builder.input(node.types[0]),)
+            use = self.builder.input(node.types[0])
+            if isinstance(node.types[0], TensorType) and not node.types[0].shape:
+                self.rootless.add(use)
+            return (use,)
         if node.op == "reshard":
             assert isinstance(node.attrs, ReshardAttrs)
             return (self.change(args[0], node.attrs.placements),)
@@ -65,6 +73,8 @@ class _Changer:
         needed = zip(args, choice.operands, strict=True)
         args = tuple(a if p is None else self.change(a, p) for a, p in needed)
         made = self.builder.node(replace(node, args=args, types=placed(node.types, choice.results)))
+        if self._is_rootless(node, args):
+            self.rootless.update(made)
         wanted = zip(made, _places(node), strict=True)
         return tuple(use if p is None else self.change(use, p) for use, p in wanted)
 
@@ -87,13 +97,20 @@ class _Changer:
     def _made_again(self, use: Use, wanted: Placements, way: Route) -> Use | None:
         """``use`` computed once more as ``wanted``, where that costs no more than ``way``."""
         maker = self.builder.nodes[use.node]
-        if maker.op not in _MADE_AGAIN:
+        again = use in self.rootless or maker.op == "broadcast_in_dim"
+        if maker.op == "input" or len(maker.types) > 1 or not again:
             return None
-        again = replace(maker, types=placed(maker.types, (wanted,)))
-        choice = self._choice(again, maker.args)
+        node = replace(maker, types=placed(maker.types, (wanted,)))
+        choice = self._choice(node, maker.args)
         if choice.results != (wanted,) or choice.cost > way.cost:
             return None
-        return self.emit(again, maker.args)[0]
+        return self.emit(node, maker.args)[0]
+
+    def _is_rootless(self, node: Node, args: tuple[Use, ...]) -> bool:
+        kind = row(node.op).kind
+        tensors = (a for a in args if isinstance(self.builder.type_of(a), TensorType))
+        grown = kind in _BRANCHES and all(a in self.rootless for a in tensors)
+        return kind in _ROOTS or grown
 
 
 def _has_rule(node: Node) -> bool:
@@ -184,8 +201,8 @@ def check(fusion: Fusion) -> Fusion:
             continue
         found, wanted = places_of(fusion, node.args), _places(node)
         site = site_of(fusion, node)
-        choice = choose(site, found, wanted, fusion.mesh)
-        if choice.changes:
+        if not agrees(site, found, wanted, fusion.mesh):
+            choice = choose(site, found, wanted, fusion.mesh)
             _refuse(i, node, choice, found, wanted, fusion.mesh)
     return fusion
 

@@ -73,9 +73,12 @@ def table_kernel(name: str, operands: int, expressions: Sequence[str], kind: str
     """A kernel that applies expression number ``op`` to x, y, z of type ``kind``, one element each."""
     c, result = C_TYPES[kind], C_TYPES[out]
     pointers = "".join(f"MDF_IN({c}) in{k}, " for k in range(operands))
-    loads = "".join(f"    const {c} {v} = mdf::load1(in{k}, i);\n" for k, v in enumerate("xyz"[:operands]))
+    loads = "".join(
+        f"    const {c} {v} = mdf::load1(in{k}, i);\n" for k, v in enumerate("xyz"[:operands])
+    )
     cases = "".join(
-        f"      case {k}: r = mdf::cast<{result}>({text}); break;\n" for k, text in enumerate(expressions)
+        f"      case {k}: r = mdf::cast<{result}>({text}); break;\n"
+        for k, text in enumerate(expressions)
     )
     return (
         f'extern "C" __global__ void {name}({pointers}MDF_OUT({result}) out, mdf::i64 n, mdf::i32 op) {{\n'
@@ -94,10 +97,10 @@ def apply(source: str, name: str, op: int, inputs: Sequence[Array], out: Array) 
 
 def ulps(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Distance in units of the last place of ``found``'s type; NaN and infinity have to agree."""
-    rounded = exact.astype(found.dtype)
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(found.dtype)
+        step = np.spacing(np.minimum(np.abs(rounded), np.finfo(found.dtype).max)).astype(np.float64)
+        distance = np.abs(found.astype(exact.dtype) - exact).astype(np.float64) / step
     same = (found == rounded) | (np.isnan(found) & np.isnan(rounded))
     finite = np.isfinite(found) & np.isfinite(rounded)
-    step = np.spacing(np.where(finite, np.abs(rounded), 1)).astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.abs(found.astype(exact.dtype) - exact).astype(np.float64) / step
     return np.where(same, 0.0, np.where(finite, distance, np.inf))

@@ -110,7 +110,9 @@ def programs(draw: Any, families: Sequence[str], most: int = 4, device: str = "c
         recipes.append(recipe(draw, partner_shape(draw, first.shape)))
     program = Program(recipes, [])
     tensors = [r.make(device) for r in recipes]
-    for _ in range(draw(st.integers(1, most))):
+    for _ in range(draw(st.integers(2, 2 * most))):
+        if len(program.steps) == most:
+            break
         name = draw(st.sampled_from(families))
         step = FAMILIES[name].draw(draw, tensors)
         if step is None:

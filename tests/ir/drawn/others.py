@@ -1,5 +1,6 @@
 """Families of reductions, scans, index, sort and matrix steps."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,16 +12,22 @@ from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.graph import Builder, Use
 from thunder_mdfuse.ir.types import DType
 
+def _quiet(function: Callable[..., Any], x: torch.Tensor, dims: tuple[int, ...]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of too few elements
+        return function(x, dims, correction=0)
+
+
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": lambda x, dims: x.sum(dims),
     "amax": lambda x, dims: x.amax(dims),
-    "var": lambda x, dims: x.var(dims, correction=0),
-    "mean and var": lambda x, dims: torch.var_mean(x, dims, correction=0),
+    "var": lambda x, dims: _quiet(torch.var, x, dims),
+    "mean and var": lambda x, dims: _quiet(torch.var_mean, x, dims),
     "argmax": lambda x, dims: x.argmax(dims[0]),
     "cumsum": lambda x, dims: x.cumsum(dims[0]),
     "cumprod": lambda x, dims: x.cumprod(dims[0]),
-    "sort": lambda x, dims: tuple(x.sort(dims[0], stable=True)),
-    "argsort": lambda x, dims: x.argsort(dims[0], stable=True),
+    "sort": lambda x, dims: tuple(x.sort(dim=dims[0], stable=True)),
+    "argsort": lambda x, dims: x.argsort(dim=dims[0], stable=True),
     "topk": lambda x, dims: tuple(x.topk(min(2, x.size(dims[0])), dims[0])),
 }
 

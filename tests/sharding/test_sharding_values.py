@@ -1,0 +1,206 @@
+"""Particular programs on simulated meshes, against torch on the full tensors."""
+
+import time
+
+import pytest
+import torch
+from sharding.simulated import assemble, coordinates, distribute, evaluate, run
+
+from thunder_mdfuse.ir.text import parse, render
+from thunder_mdfuse.ir.verify import verify
+from thunder_mdfuse.sharding.localize import localize
+from thunder_mdfuse.sharding.propagate import propagate
+from thunder_mdfuse.sharding.reshard import check, reshard
+
+F = torch.nn.functional
+
+
+def results(text: str, *inputs: torch.Tensor, symbols: dict[str, int] | None = None):
+    """The full tensors that the program ``text`` computes; its inputs are full tensors, or local
+    ones, the same everywhere, where they are plain."""
+    explicit = check(verify(reshard(propagate(parse(text))), "reshard"))
+    local = verify(localize(explicit), "localize")
+    mesh = explicit.mesh
+    held = []
+    for i, x in enumerate(inputs):
+        places = explicit.nodes[i].types[0].placements
+        plain = dict.fromkeys(coordinates(mesh), x)
+        held.append(plain if places is None else distribute(x, places, mesh, seed=i))
+    found = run(local, held, evaluate, symbols)
+    outputs = [explicit.tensor(o.value).placements for o in explicit.outputs]
+    return [
+        part if places is None else assemble(part, places, mesh)
+        for part, places in zip(found, outputs, strict=True)
+    ]
+
+
+def whole_numbers(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randint(-4, 5, shape, generator=generator).double()
+
+
+ROWS = ["Shard(0), Replicate", "Replicate, Shard(0)", "Shard(0), Shard(0)", "Shard(0), Shard(1)"]
+
+
+@pytest.mark.parametrize("places", ROWS)
+def test_row_parallel_embedding(places):
+    index, weight = torch.tensor([[0, 7, 3], [11, 4, 8]]), whole_numbers(12, 4)
+    text = f"""global mesh[dp=2, tp=3]
+        %0 = input(position=0) : i64[2, 3] @ [Replicate, Replicate]
+        %1 = input(position=1) : f64[12, 4] @ [{places}]
+        %2 = embedding(%0, %1; padding_idx=3) : f64[2, 3, 4]
+        return %2"""
+    assert torch.equal(results(text, index, weight)[0], F.embedding(index, weight))
+
+
+@pytest.mark.parametrize("places", ROWS)
+def test_embedding_gradient_in_blocks_of_rows(places):
+    index, grad = torch.tensor([[0, 7, 3], [11, 7, 8]]), whole_numbers(2, 3, 4)
+    text = f"""global mesh[dp=2, tp=3]
+        %0 = input(position=0) : f64[2, 3, 4] @ [Replicate, Replicate]
+        %1 = input(position=1) : i64[2, 3] @ [Replicate, Replicate]
+        %2 = embedding_backward(%0, %1; rows=12, padding_idx=3) : f64[12, 4] @ [{places}]
+        return %2"""
+    expected = torch.ops.aten.embedding_dense_backward(grad, index, 12, 3, False)
+    assert torch.equal(results(text, grad, index)[0], expected)
+
+
+@pytest.mark.parametrize("op", ["gather", "take_along_axis"])
+def test_gather_along_a_sharded_dim_never_gathers_the_table(op):
+    x, index = whole_numbers(5, 8), torch.tensor([[3], [0], [7], [5], [2]])
+    text = f"""global mesh[dp=2, tp=4]
+        %0 = input(position=0) : f64[5, 8] @ [Shard(0), Shard(1)]
+        %1 = input(position=1) : i64[5, 1] @ [Shard(0), Replicate]
+        %2 = {op}(%0, %1; dim=1) : f64[5, 1]
+        return %2"""
+    local = localize(reshard(propagate(parse(text))))
+    assert not [n.op for n in local.nodes if n.op.startswith("all_")]
+    assert torch.equal(results(text, x, index)[0], torch.gather(x, 1, index))
+
+
+HEADS = ["Shard(1), Replicate", "Shard(0), Shard(1)", "Shard(2), Shard(1)", "Replicate, Shard(3)"]
+
+
+@pytest.mark.parametrize("places", HEADS)
+@pytest.mark.parametrize("groups", [4, 2])
+def test_attention(places, groups):
+    q, k, v = (torch.randn(2, h, n, 4).double() for h, n in ((4, 6), (groups, 5), (groups, 5)))
+    text = f"""global mesh[dp=2, tp=2]
+        %0 = input(position=0) : f64[2, 4, 6, 4] @ [{places}]
+        %1 = input(position=1) : f64[2, {groups}, 5, 4] @ [{places}]
+        %2 = input(position=2) : f64[2, {groups}, 5, 4] @ [{places}]
+        %3 = sdpa(%0, %1, %2; enable_gqa=true) : f64[2, 4, 6, 4]
+        return %3"""
+    expected = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert torch.allclose(results(text, q, k, v)[0], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "places", ["Shard(0), Shard(1)", "Shard(0), Shard(0)", "Shard(1), Replicate"]
+)
+def test_shards_draw_what_the_whole_would(places):
+    text = """global mesh[dp=2, tp=2]
+        %0 = input(position=0) : i64[] @ [Replicate, Replicate]
+        %1 = uniform(%0, %0; shape=[5, 6], dtype=f32) : f32[5, 6] @ [PLACES]
+        return %1"""
+    seed = torch.tensor(3)
+    (whole,) = results(text.replace("PLACES", "Replicate, Replicate"), seed)
+    (found,) = results(text.replace("PLACES", places), seed)
+    assert whole.unique().numel() > 20
+    assert torch.equal(found, whole)
+
+
+def test_symbolic_sizes_uneven_and_empty():
+    text = """global mesh[dp=2, tp=4]
+        %0 = input(position=0) : f64[s0, 4*s1] @ [Shard(0), Shard(1)]
+        %1 = reshape(%0; shape=[s0, 4, s1]) : f64[s0, 4, s1]
+        %2 = amax(%1; dims=[0]) : f64[4, s1]
+        %3 = sum(%1; dims=[1, 2]) : f64[s0] @ [Shard(0), Shard(0)]
+        return %2, %3"""
+    for s0, s1 in ((5, 3), (1, 2), (8, 1)):
+        x = whole_numbers(s0, 4 * s1)
+        first, second = results(text, x, symbols={"s0": s0, "s1": s1})
+        assert torch.equal(first, x.reshape(s0, 4, s1).amax(0))
+        assert torch.equal(second, x.sum(1))
+
+
+def test_variance_over_a_sharded_uneven_dim():
+    x = whole_numbers(4, 5)
+    text = """global mesh[tp=4]
+        %0 = input(position=0) : f64[4, 5] @ [Shard(1)]
+        %1 = sum(%0; dims=[1]) : f64[4]
+        %2 = const(value='5', dtype=i64) : i64
+        %3 = div(%1, %2) : f64[4]
+        %4 = broadcast_in_dim(%3; shape=[4, 5], dims=[0]) : f64[4, 5]
+        %5 = sub(%0, %4) : f64[4, 5]
+        %6 = mul(%5, %5) : f64[4, 5]
+        %7 = sum(%6; dims=[1]) : f64[4]
+        %8 = const(value='4', dtype=i64) : i64
+        %9 = div(%7, %8) : f64[4] @ [Replicate]
+        return %9"""
+    assert torch.allclose(results(text, x)[0], x.var(1), rtol=1e-13)
+
+
+def test_local_tensors_in_and_out():
+    text = """global mesh[dp=2]
+        %0 = input(position=0) : f64[3, 4]
+        %1 = from_local(%0; shape=[6, 4], placements=[Shard(0)]) : f64[6, 4]
+        %2 = sum(%1; dims=[0]) : f64[4] @ [Replicate]
+        %3 = to_local(%2; shape=[4]) : f64[4]
+        %4 = neg(%3) : f64[4]
+        return %4, %1"""
+    x = whole_numbers(3, 4)
+    local, whole = results(text, x)
+    assert all(torch.equal(part, -2 * x.sum(0)) for part in local.values())
+    assert torch.equal(whole, torch.cat([x, x]))
+
+
+def test_a_large_mesh_is_planned_in_a_second():
+    layer = """
+        %{a} = cast(%{x}; dtype=f32) : f32[s0, 512, 1024]
+        %{b} = mul(%{a}, %{a}) : f32[s0, 512, 1024]
+        %{c} = sum(%{b}; dims=[2]) : f32[s0, 512]
+        %{d} = rsqrt(%{c}) : f32[s0, 512]
+        %{e} = broadcast_in_dim(%{d}; shape=[s0, 512, 1024], dims=[0, 1]) : f32[s0, 512, 1024]
+        %{f} = mul(%{a}, %{e}) : f32[s0, 512, 1024]
+        %{g} = cast(%{f}; dtype=bf16) : bf16[s0, 512, 1024]
+        %{h} = linear(%{g}, %1) : bf16[s0, 512, 4096]
+        %{i} = exp(%{h}) : bf16[s0, 512, 4096]
+        %{j} = linear(%{i}, %2) : bf16[s0, 512, 1024]
+        %{k} = add(%{x}, %{j}) : bf16[s0, 512, 1024]"""
+    lines = [
+        "global mesh[dp=64, cp=8, tp=8]",
+        "%0 = input(position=0) : bf16[s0, 512, 1024] @ [Shard(0), Shard(1), Replicate]",
+        "%1 = input(position=1) : bf16[4096, 1024] @ [Replicate, Replicate, Shard(0)]",
+        "%2 = input(position=2) : bf16[1024, 4096] @ [Replicate, Replicate, Shard(1)]",
+    ]
+    last = 0
+    for i in range(9):
+        first = 3 + 11 * i
+        lines.append(layer.format(x=last, **{c: first + n for n, c in enumerate("abcdefghijk")}))
+        last = first + 10
+    fusion = parse("\n".join([*lines, f"return %{last}"]))
+    assert len(fusion.nodes) == 102
+    begin = time.process_time()
+    local = localize(reshard(propagate(fusion)))
+    assert time.process_time() - begin < 1.0
+    assert [n.op for n in local.nodes].count("all_reduce") == 9
+
+
+def test_what_follows_from_numbers_alone_leaves_as_a_plain_tensor():
+    fusion = parse(
+        """global mesh[tp=2]
+        %0 = input(position=0) : f64[]
+        %1 = input(position=1) : f64[4] @ [Shard(0)]
+        %2 = neg(%0) : f64[]
+        %3 = broadcast_in_dim(%2; shape=[4], dims=[]) : f64[4]
+        %4 = mul(%1, %3) : f64[4]
+        return %2, %0, %4"""
+    )
+    explicit = reshard(propagate(fusion))
+    types = [explicit.tensor(o.value).placements for o in explicit.outputs]
+    assert [t is None for t in types] == [True, True, False]
+    local = localize(explicit)
+    assert local.outputs[1].value.node == 0, "an input that is returned stays that input"
+    x, scale = whole_numbers(4), torch.tensor(3.0).double()
+    assert torch.equal(results(render(fusion), scale, x)[2], -3 * x)
