@@ -31,8 +31,8 @@ def _power(a: int, b: int) -> int:
     return {1: 1, -1: 1 if b % 2 == 0 else -1}.get(a, 0)
 
 
-# Each takes (a, b, bits); the result is wrapped to the type. Division by zero is ours: all bits set,
-# and the dividend as the remainder.
+# Each takes (a, b, bits); the result is wrapped to the type. Division by zero is ours: all bits
+# set, and the dividend as the remainder.
 BINARY: dict[str, Callable[[int, int, int], int]] = {
     "add": lambda a, b, _: a + b,
     "sub": lambda a, b, _: a - b,

@@ -1,4 +1,4 @@
-"""Math of csrc/device/math.cuh and complex.cuh against torch in f64, on special and random values."""
+"""Math of csrc/device against torch in f64, on special and random values."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ Oracle = Callable[..., torch.Tensor]
 NAN, INF = float("nan"), float("inf")
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 
-# Name -> oracle on f64 tensors, largest distance in ulps of f32 and of f64 (against torch, whose own
-# results are not always correctly rounded), scale of the random values.
+# Name -> oracle on f64 tensors, largest distance in ulps of f32 and of f64 (against torch, whose
+# own results are not always correctly rounded), scale of the random values.
 UNARY: dict[str, tuple[Oracle, float, float, float]] = {
     "neg": (torch.neg, 0, 0, 10),
     "abs": (torch.abs, 0, 0, 10),

@@ -13,7 +13,7 @@ from thunder_mdfuse.errors import CompileError, EmulatorError
 
 @dataclass(frozen=True)
 class Fault:
-    """A kernel body over ``in`` (64 i32, read only) and ``out`` (64 i32), and the message it earns."""
+    """A kernel body over ``in`` and ``out`` (64 i32 each), and the message that it earns."""
 
     body: str
     message: str
@@ -26,8 +26,8 @@ class Fault:
 FAULTS = {
     "load_behind_the_end": Fault(
         "mdf::store1(out, t, mdf::load1(in, t + 1));",
-        r"thread \(63,0,0\): load of 4 bytes outside every allocation: at element 64 \(byte 256\) of "
-        r"'input 0', which has 256 bytes",
+        r"thread \(63,0,0\): load of 4 bytes outside every allocation: at element 64 "
+        r"\(byte 256\) of 'input 0', which has 256 bytes",
     ),
     "load_before_the_start": Fault(
         "mdf::store1(out, t, mdf::load1(in, t - 1));", r"load of 4 bytes outside every allocation"
@@ -78,29 +78,35 @@ FAULTS = {
     ),
     "shared_write_write": Fault(
         "MDF_SHARED(int, s, 32);\ns[t % 32] = t;\nmdf::barrier();\nmdf::store1(out, t, s[t % 32]);",
-        r"race: store to shared 's' element 0, which block \(0,0,0\) thread \(0,0,0\) wrote with no barrier",
+        r"race: store to shared 's' element 0, which block \(0,0,0\) thread \(0,0,0\) wrote with "
+        r"no barrier",
     ),
     "shared_write_read": Fault(
         "MDF_SHARED(int, s, 65);\ns[t] = t;\nmdf::store1(out, t, t ? int(s[t - 1]) : 0);",
         r"(race: load of shared 's'|load of shared 's' element \d+, which nothing)",
     ),
     "shared_read_write": Fault(
-        "MDF_SHARED(int, s, 64);\ns[t] = t;\nmdf::barrier();\nmdf::store1(out, t, s[63 - t]);\ns[t] = 1;",
-        r"race: (store to|load of) shared 's' element \d+, which block \(0,0,0\) thread \(\d+,0,0\) (read|wrote)",
+        "MDF_SHARED(int, s, 64);\ns[t] = t;\nmdf::barrier();\n"
+        "mdf::store1(out, t, s[63 - t]);\ns[t] = 1;",
+        r"race: (store to|load of) shared 's' element \d+, which block \(0,0,0\) thread "
+        r"\(\d+,0,0\) (read|wrote)",
     ),
     "shared_read_by_two_warps_write": Fault(
-        "MDF_SHARED(int, s, 1);\nif (t == 0) s[0] = 1;\nmdf::barrier();\nmdf::store1(out, t, s[0]);\n"
+        "MDF_SHARED(int, s, 1);\nif (t == 0) s[0] = 1;\nmdf::barrier();\n"
+        "mdf::store1(out, t, s[0]);\n"
         "mdf::warp_barrier();\nif (t == 0) s[0] = 2;",
         r"race: store to shared 's' element 0",
     ),
     "shared_never_written": Fault(
-        "MDF_SHARED(int, s, 64);\nif (t != 5) s[t] = t;\nmdf::barrier();\nmdf::store1(out, t, s[t]);",
-        r"load of shared 's' element 5, which nothing has written \[line \d+\]\n  \d+: mdf::store1\(out, t, s\[t\]\);",
+        "MDF_SHARED(int, s, 64);\nif (t != 5) s[t] = t;\nmdf::barrier();\n"
+        "mdf::store1(out, t, s[t]);",
+        r"load of shared 's' element 5, which nothing has written \[line \d+\]\n"
+        r"  \d+: mdf::store1\(out, t, s\[t\]\);",
     ),
     "shared_of_the_block_before": Fault(
         "MDF_SHARED(int, s, 64);\nif (blockIdx.x == 0) s[t] = t;\nmdf::barrier();\n"
         "mdf::store1(out, t, mdf::load1(s, t));",
-        r"block \(1,0,0\) thread \(\d+,0,0\): load of shared 's' element \d+, which nothing has written",
+        r"block \(1,0,0\) thread \(\d+,0,0\): load of shared 's' element \d+, which nothing has",
         grid=2,
     ),
     "shared_index": Fault(
@@ -141,9 +147,10 @@ FAULTS = {
         r"lane \d+ waits in a shuffle with mask 0x[0f]fffffff on line",
     ),
     "shuffle_elsewhere": Fault(
-        "int v;\nif (t % 32 < 16) {\n  v = mdf::shfl_xor(t, 1);\n} else {\n  v = mdf::shfl_xor(t, 1);\n}\n"
+        "int v;\nif (t % 32 < 16) {\n  v = mdf::shfl_xor(t, 1);\n} else {\n"
+        "  v = mdf::shfl_xor(t, 1);\n}\n"
         "mdf::store1(out, t, v);",
-        r"shuffle with mask 0xffffffff: lane \d+ waits in a shuffle with mask 0xffffffff on line \d+",
+        r"shuffle with mask 0xffffffff: lane \d+ waits in a shuffle with mask 0xffffffff on line",
     ),
     "shuffle_with_exited_lane": Fault(
         "if (t == 40) return;\nmdf::store1(out, t, mdf::shfl_xor(t, 1));",
@@ -184,7 +191,8 @@ FAULTS = {
     ),
     "cluster_store_after_read": Fault(
         "MDF_SHARED(int, s, 64);\ns[t] = t;\nmdf::cluster_barrier();\n"
-        "const int v = mdf::cluster_read(s, t, 1 - mdf::cluster_rank());\nmdf::barrier();\ns[t] = v;",
+        "const int v = mdf::cluster_read(s, t, 1 - mdf::cluster_rank());\nmdf::barrier();\n"
+        "s[t] = v;",
         r"race: (store to shared 's' element \d+, which another block|cluster_read of shared 's')",
         grid=2,
         cluster=2,

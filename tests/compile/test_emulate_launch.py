@@ -1,4 +1,4 @@
-"""What the emulator runs, against numpy: shuffles, barriers, atomics, clusters, mailboxes, arguments."""
+"""What the emulator runs, against numpy: shuffles, atomics, clusters, mailboxes, arguments."""
 
 import threading
 from itertools import product
@@ -179,7 +179,13 @@ def test_ballot(mask: int) -> None:
 @pytest.mark.parametrize("vector", VECTORS, ids=str)
 def test_vectors_through_shared_memory(vector: tuple[str, int]) -> None:
     kind, n = vector
-    dtype = {"i8": np.int8, "f16": np.float16, "f32": np.float32, "f64": np.float64, "c128": complex}[kind]
+    dtype = {
+        "i8": np.int8,
+        "f16": np.float16,
+        "f32": np.float32,
+        "f64": np.float64,
+        "c128": complex,
+    }[kind]
     x = np.arange(32 * n).astype(dtype)
     y = np.empty_like(x)
     launch(SOURCE, f"copy_{kind}_{n}", inputs=[x], outputs=[y])
@@ -214,7 +220,15 @@ def test_last_block_adds_the_parts_and_resets_the_counter() -> None:
 def test_dynamic_shared_memory() -> None:
     x = np.arange(48.0)
     y = np.empty_like(x)
-    launch(SOURCE, "reverse_dynamic", inputs=[x], outputs=[y], scalars=[48], block=48, shared_bytes=48 * 9)
+    launch(
+        SOURCE,
+        "reverse_dynamic",
+        inputs=[x],
+        outputs=[y],
+        scalars=[48],
+        block=48,
+        shared_bytes=48 * 9,
+    )
     sign = np.where(np.arange(48) % 2, 1, -1)
     assert y.tolist() == (x * sign)[::-1].tolist()
 

@@ -36,8 +36,8 @@ def meshes() -> Iterator[dict[str, DeviceMesh]]:
     dist.destroy_process_group()
 
 
-# (operand types, our op with its result type, torch's function). A row with one placement an operand
-# is on the mesh [tp=4], one with two on [dp=2, tp=2].
+# (operand types, our op with its result type, torch's function). A row with one placement an
+# operand is on the mesh [tp=4], one with two on [dp=2, tp=2].
 CASES = {
     "neg of a shard": (["f32[8, 4] @ [Shard(0)]"], "neg(%0) : f32[8, 4]", torch.neg),
     "neg of a sum": (["f32[8] @ [Partial(sum)]"], "neg(%0) : f32[8]", torch.neg),
@@ -265,8 +265,8 @@ CASES = {
     ),
 }
 OURS = {
-    # Eager follows the first operand, so what it does depends on their order. Both reduce in the end;
-    # reducing first means that several readers of the result share one all_reduce.
+    # Eager follows the first operand, so what it does depends on their order. Both reduce in the
+    # end; reducing first means that several readers of the result share one all_reduce.
     "add P R": ("Replicate", "Partial(sum)"),
 }
 

@@ -1,4 +1,5 @@
-"""``python -m thunder_mdfuse.bench``: workloads against their peers in one run, checked, as a table and JSON.
+"""``python -m thunder_mdfuse.bench``: workloads against their peers in one run, checked, as a table
+and JSON.
 
 Needs a CUDA GPU. Peers that are not installed are named and left out.
 """
@@ -70,7 +71,8 @@ def _run(work: Workload, peers: list[str], device: torch.device, console: Consol
     providers = {
         peer: _record(t, copy, work, checks[peer]) for peer, t in times.items()
     }
-    return {"workload": work.name, "title": work.title, "copy_us": copy.median, "providers": providers}
+    return {"workload": work.name, "title": work.title, "copy_us": copy.median, "providers":
+    providers}
 
 
 def _record(t: Timing, copy: Timing, work: Workload, error: float) -> dict[str, float | bool]:

@@ -1,7 +1,9 @@
 """Timing on a GPU: CUDA-graph replays of many calls over rotating inputs, providers interleaved.
 
-One call's time is a replay's time over its calls. Rounds take the providers in rotated order, so that clocks
-and temperature treat all alike; a figure is the median over rounds. Inputs rotate over sets larger than
+One call's time is a replay's time over its calls. Rounds take the providers in rotated order, so
+that clocks
+and temperature treat all alike; a figure is the median over rounds. Inputs rotate over sets larger
+than
 four times the L2 cache.
 """
 
@@ -76,7 +78,8 @@ def interleaved(graphs: dict[str, torch.cuda.CUDAGraph]) -> dict[str, Timing]:
 
 
 def copy_reference(nbytes: int, device: torch.device) -> Callable[..., object]:
-    """A call that copies ``nbytes / 2`` bytes, so that it moves ``nbytes``: the ratio's denominator.
+    """A call that copies ``nbytes / 2`` bytes, so that it moves ``nbytes``: the ratio's
+    denominator.
 
     The buffers are not a power of two apart, which would cost a third of the bandwidth.
     """

@@ -1,4 +1,5 @@
-"""The workloads of the benchmark: functions in plain PyTorch, their inputs, and the bytes they must move.
+"""The workloads of the benchmark: functions in plain PyTorch, their inputs, and the bytes they must
+move.
 
 Bytes are the model's: each input read once, each output written once.
 """

@@ -23,7 +23,7 @@ from thunder_mdfuse.ir.sizes import Size, product, symbols
 from thunder_mdfuse.ir.types import DType
 from thunder_mdfuse.schedule.axes import positions
 from thunder_mdfuse.schedule.launch import held_instructions, needed_in, store_phase
-from thunder_mdfuse.schedule.plan import KernelPlan, Load, Scalar, Store
+from thunder_mdfuse.schedule.plan import Instr, KernelPlan, Load, Scalar, Store
 
 # A loop of at most so many items is unrolled, with its row in registers.
 MOST_UNROLLED = 16
@@ -66,6 +66,7 @@ class _KernelWriter:
         self.body = BodyWriter(plan, self.arguments, self.scalars, self.index)
         self.length = product(a.extent for a in plan.columns)
         self.shared = 0
+        self.shares_rows = plan.launch.parts != 1
 
     def write(self) -> KernelText:
         self._check()
@@ -91,7 +92,7 @@ class _KernelWriter:
 
     def _check(self) -> None:
         for buffer in self.plan.buffers:
-            if buffer.space != "global":
+            if buffer.space not in ("global", "workspace", "counters"):
                 raise CodegenError(
                     f"buffer {buffer.value} lives in space {buffer.space!r}; kernels are generated "
                     "for global memory only, so plan the collective as a step of its own"
@@ -100,7 +101,11 @@ class _KernelWriter:
     def _open_rows(self) -> None:
         per_block = self.launch.threads // self.launch.group
         rows = product(a.extent for a in self.plan.rows)
-        if per_block == 1:
+        if self.shares_rows:
+            parts = self.arguments.name(self.launch.parts)
+            self.top.add(f"const {self.index} row = blockIdx.x / {parts};")
+            self.top.add(f"const {self.index} part = blockIdx.x % {parts};")
+        elif per_block == 1:
             self.top.add(f"const {self.index} row = blockIdx.x;")
         else:
             total = self.arguments.name(rows)
@@ -143,7 +148,8 @@ class _KernelWriter:
         if self.plan.family == "row":
             rows = product(a.extent for a in self.plan.rows)
             per_block = self.launch.threads // self.launch.group
-            return rows if per_block == 1 else (rows + per_block - 1) // per_block
+            blocks = rows if per_block == 1 else (rows + per_block - 1) // per_block
+            return blocks * self.launch.parts
         chunk = self.launch.threads * self.launch.items * self.launch.vector
         return (self.length + chunk - 1) // chunk
 
@@ -162,6 +168,8 @@ class _KernelWriter:
             self._loops(phase, [n for n, _ in reductions], inside)
         for n, instr in reductions:
             self._combine(n, instr.op, instr.dtype)
+        if reductions and self.shares_rows:
+            self._combine_parts(reductions)
         if reductions:
             self.body.row_statements(self.top, phase + 1)
         once = [s for s in stores if not self._moves(s)]
@@ -178,7 +186,32 @@ class _KernelWriter:
         scratch = f", scratch_{dtype.compute}" if group > 32 else ""
         width = f"{group}, {threads}" if group > 32 else f"{group}"
         call = f"mdf::group_reduce<{functor(op, dtype)}, {width}>(a{n}{scratch})"
-        self.top.add(f"const {cpp} v{n} = {call};")
+        target = f"a{n}" if self.shares_rows else f"const {cpp} v{n}"
+        self.top.add(f"{target} = {call};")
+
+    def _combine_parts(self, reductions: list[tuple[int, Instr]]) -> None:
+        """All parts of a row leave their results; the last to arrive combines them, in their order.
+        """
+        parts = self.arguments.name(self.launch.parts)
+        spaces = {
+            b.value.node: k for k, b in enumerate(self.plan.buffers) if b.space == "workspace"
+        }
+        (counters,) = [k for k, b in enumerate(self.plan.buffers) if b.space == "counters"]
+        first = self.top.open("if (lane == 0)")
+        for n, _ in reductions:
+            first.add(f"mdf::store1(b{spaces[n]}, row * {parts} + part, a{n});")
+        arrive = f"mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b{counters}), row, {parts})"
+        self.top.add(f"if (!{arrive}) return;")
+        for n, instr in reductions:
+            self.top.add(f"a{n} = {functor(instr.op, instr.dtype)}::identity<decltype(a{n})>();")
+        loop = self.top.open(f"for (mdf::i32 q = lane; q < {parts}; q += {self.launch.group})")
+        for n, instr in reductions:
+            other = f"mdf::load1(b{spaces[n]}, row * {parts} + q)"
+            loop.add(f"a{n} = {functor(instr.op, instr.dtype)}::apply(a{n}, {other});")
+        for n, instr in reductions:
+            cpp, scratch = CPP_TYPES[instr.dtype.compute], f"scratch_{instr.dtype.compute}"
+            kind = f"{functor(instr.op, instr.dtype)}, {self.launch.group}, {self.launch.threads}"
+            self.top.add(f"const {cpp} v{n} = mdf::group_reduce<{kind}>(a{n}, {scratch});")
 
     def _store_once(self, stores: list[Store]) -> None:
         first = "lane == 0" if self.plan.family == "row" else "threadIdx.x == 0"
@@ -225,7 +258,8 @@ class _KernelWriter:
         loop = self.top.open(f"for (mdf::i32 t = 0; t < {self.launch.items}; ++t)", pragma)
         vector, threads = self.launch.vector, self.launch.threads
         if self.plan.family == "row":
-            loop.add(f"const {self.index} c = (t * {self.launch.group} + lane) * {vector};")
+            step = f"(part * {self.launch.items} + t)" if self.shares_rows else "t"
+            loop.add(f"const {self.index} c = ({step} * {self.launch.group} + lane) * {vector};")
         else:
             block = f"(static_cast<{self.index}>(blockIdx.x) * {self.launch.items} + t)"
             loop.add(f"const {self.index} c = ({block} * {threads} + threadIdx.x) * {vector};")
@@ -241,7 +275,9 @@ class _KernelWriter:
         parameters = []
         for n, buffer in enumerate(self.plan.buffers):
             cpp = CPP_TYPES[buffer.dtype]
-            if buffer.written:
+            if buffer.space in ("workspace", "counters"):
+                parameters.append(f"MDF_INOUT({cpp}) b{n}")
+            elif buffer.written:
                 parameters.append(f"MDF_OUT({cpp}) b{n}")
             elif buffer.value in written:
                 parameters.append(f"const {cpp}* b{n}")

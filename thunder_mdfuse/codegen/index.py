@@ -1,4 +1,5 @@
-"""Sizes as C++: symbols of the domain stay, everything else becomes kernel arguments, deduplicated."""
+"""Sizes as C++: symbols of the domain stay, everything else becomes kernel arguments, deduplicated.
+"""
 
 from collections.abc import Mapping
 

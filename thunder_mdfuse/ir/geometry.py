@@ -208,7 +208,8 @@ def expanded_strides(x: Strided, shape: Sizes, dims: Sequence[int], decide: Deci
     """Strides of ``x`` with its dim ``i`` at dim ``dims[i]`` of ``shape``.
 
     A new dim further in is an ``unsqueeze`` (it steps over what follows it in ``x``) and then an
-    ``expand``; new dims at the front are ``expand``'s own (``inferExpandGeometry``). Of a 0-dim tensor
+    ``expand``; new dims at the front are ``expand``'s own (``inferExpandGeometry``). Of a 0-dim
+    tensor
     ``expand`` makes strides of 0 only; where nothing grows it is taken for an ``unsqueeze``.
     """
     if not x.shape:

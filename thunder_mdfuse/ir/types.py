@@ -157,7 +157,8 @@ Placements = tuple[Placement, ...]
 
 @dataclass(frozen=True)
 class TensorType:
-    """A tensor: dtype, shape and, when it lives on the fusion's mesh, one placement per mesh axis."""
+    """A tensor: dtype, shape and, when it lives on the fusion's mesh, one placement per mesh axis.
+    """
 
     dtype: DType
     shape: tuple[Size, ...]

@@ -39,7 +39,8 @@ class Placed:
 
 @dataclass
 class Frame:
-    """The values of one call: tensors by the base whose storage they are, numbers, pending results."""
+    """The values of one call: tensors by the base whose storage they are, numbers, pending results.
+    """
 
     device: torch.device
     communicate: Communicate | None
@@ -90,7 +91,8 @@ class BoundProgram:
             if step.kernel is not None:
                 actions.append(self._kernel(next(texts)))
                 for b in step.kernel.buffers:
-                    last_use[b.value] = i
+                    if b.space == "global":
+                        last_use[b.value] = i
                 continue
             make = {"aten": self._aten, "start": self._start, "wait": self._wait}[step.kind]
             actions.append(make(step.node))
@@ -160,7 +162,9 @@ class BoundProgram:
                     f"{node.op} over mesh axis {attrs.team!r} needs a DeviceMesh, and none was "
                     "given; pass the mesh of the DTensors that the program was made for"
                 )
-            frame.pending[node_number] = frame.communicate.start(node, read(frame), attrs)
+            local = read(frame)
+            assert isinstance(local, torch.Tensor)
+            frame.pending[node_number] = frame.communicate.start(node, local, attrs)
 
         return action
 

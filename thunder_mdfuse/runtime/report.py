@@ -50,8 +50,9 @@ def _storage(plan: ProgramPlan, value: Use, symbols: Mapping[str, int]) -> int:
 def _kernel(
     name: str, kernel: KernelPlan, plan: ProgramPlan, symbols: Mapping[str, int]
 ) -> StepReport:
-    read = sum(_storage(plan, b.value, symbols) for b in kernel.buffers if not b.written)
-    written = sum(_storage(plan, b.value, symbols) for b in kernel.buffers if b.written)
+    stored = [b for b in kernel.buffers if b.space == "global"]
+    read = sum(_storage(plan, b.value, symbols) for b in stored if not b.written)
+    written = sum(_storage(plan, b.value, symbols) for b in stored if b.written)
     silent = ("load", "const", "scalar", "index", "in_range")
     ops = tuple(i.op.removeprefix("reduce_") for i in kernel.body if i.op not in silent)
     detail = f"{kernel.family}, {kernel.launch.threads} threads x {kernel.launch.items} items of "

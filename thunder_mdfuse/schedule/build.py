@@ -9,9 +9,10 @@ from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.decide import Decider
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import Size
+from thunder_mdfuse.ir.types import DType
 from thunder_mdfuse.schedule import launch as rules
 from thunder_mdfuse.schedule.axes import expressions, merged, ordered
-from thunder_mdfuse.schedule.plan import Axis, KernelPlan, Launch, Load
+from thunder_mdfuse.schedule.plan import Axis, Buffer, KernelPlan, Launch, Load
 from thunder_mdfuse.schedule.precision import cheapened, relaxed
 from thunder_mdfuse.schedule.segment import Group
 from thunder_mdfuse.schedule.target import Target
@@ -30,17 +31,32 @@ def kernel_plan(
         plan = cheapened(relaxed(plan))
     plan, width = vectorized(plan, decide, alignments)
     choose = rules.row if plan.family == "row" else rules.pointwise
-    launch = choose(plan, width, decide, target)
+    plan = replace(plan, launch=choose(plan, width, decide, target))
     wide = any(_needs_64_bits(e, plan, decide) for e in _reaches(plan))
-    return replace(plan, launch=replace(launch, wide_index=wide))
+    plan = replace(plan, launch=replace(plan.launch, wide_index=wide))
+    return _with_workspaces(plan) if plan.launch.parts != 1 else plan
+
+
+def _with_workspaces(plan: KernelPlan) -> KernelPlan:
+    """``plan`` with memory for the parts' results of each reduction, and counters of arrived parts.
+    """
+    rows = sizes.product(a.extent for a in plan.rows)
+    scratch = [
+        Buffer(Use(n), i.dtype.compute, False, "workspace", rows * plan.launch.parts)
+        for n, i in enumerate(plan.body)
+        if i.op.startswith("reduce_")
+    ]
+    counters = Buffer(Use(0), DType.I32, False, "counters", rows)
+    return replace(plan, buffers=(*plan.buffers, *scratch, counters))
 
 
 def _domain(group: Group, decide: Decider) -> KernelPlan:
     lowering = group.lowering
     axes = [Axis(n, e) for n, e in zip(group.names, group.shape, strict=True)]
-    rows = [a for d, a in enumerate(axes) if group.reduced and d not in group.reduced]
-    columns = [a for d, a in enumerate(axes) if not group.reduced or d in group.reduced]
     family = "row" if lowering.reductions else "pointwise"
+    reduced = group.reduced if lowering.reductions else range(len(axes))
+    rows = [a for d, a in enumerate(axes) if d not in reduced]
+    columns = [a for d, a in enumerate(axes) if d in reduced]
     plan = KernelPlan(
         family,
         tuple(rows),

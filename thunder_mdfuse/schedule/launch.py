@@ -10,7 +10,7 @@ a thread with 128-512 threads were fastest for rows of 4096-8192 elements (ratio
 from dataclasses import dataclass
 
 from thunder_mdfuse.ir.decide import Decider
-from thunder_mdfuse.ir.sizes import Size, ceildiv, product
+from thunder_mdfuse.ir.sizes import Size, ceildiv, product, symbols
 from thunder_mdfuse.schedule.plan import KernelPlan, Launch, Load
 from thunder_mdfuse.schedule.target import Target
 
@@ -49,6 +49,12 @@ MOST_ITEMS = 4
 HELD_BYTES = {512: 256, 1024: 128}
 # Beyond these held bytes a thread, asking for RowRule.blocks makes the compiler spill.
 BLOCKS_HELD_BYTES = 32
+# A row shared by blocks: vectors a thread of each part. Fewer rows than two blocks for each SM
+leave
+# SMs idle. (Reasoned: a part of 256 x 8 vectors is 32 KB, a launch of 264 of them fills an H200.)
+PART_THREADS = 256
+PART_ITEMS = 8
+FEW_ROWS = 2
 INT32_LIMIT = 1 << 31
 
 
@@ -73,6 +79,11 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
     """The launch of a row kernel: the first rule that the row fits, and where to hold the row."""
     length = product(a.extent for a in plan.columns)
     vectors = ceildiv(length, width)
+    if _worth_sharing(plan, vectors, decide, target):
+        parts = ceildiv(vectors, PART_THREADS * PART_ITEMS)
+        return Launch(
+            PART_THREADS, width, PART_ITEMS, PART_THREADS, False, "registers", parts=parts
+        )
     rule = next(r for r in ROW_RULES if not decide.less(r.vectors, vectors))
     items = 1
     while decide.less(rule.group * items, vectors):
@@ -91,6 +102,20 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
     )
 
 
+def _worth_sharing(plan: KernelPlan, vectors: Size, decide: Decider, target: Target) -> bool:
+    """Whether several blocks should reduce one row: rows too few to fill the GPU, and long.
+
+    Only where nothing is stored for each column, so that no block has to come back to its part.
+    """
+    columns = {a.name for a in plan.columns}
+    moving = any(symbols(s.offset) & columns for s in plan.stores)
+    if moving or plan.phases != 2:
+        return False
+    rows = product(a.extent for a in plan.rows)
+    long = decide.less(4 * PART_THREADS * PART_ITEMS, vectors)
+    return long and decide.less(rows, FEW_ROWS * target.sm_count)
+
+
 def _hold(held: int, rule: RowRule, target: Target) -> str:
     """Where ``held`` bytes a thread fit."""
     if held <= HELD_BYTES[1024 if rule.threads == 1024 else 512]:
@@ -105,7 +130,8 @@ def held_loads(plan: KernelPlan) -> list[Load]:
 
 
 def held_instructions(plan: KernelPlan) -> list[int]:
-    """The numbers of the instructions of ``held_loads``; all vector loads of a flat kernel's items."""
+    """The numbers of the instructions of ``held_loads``; all vector loads of a flat kernel's items.
+    """
     if plan.family == "pointwise":
         many = plan.launch.items > 1
         return [n for n in sorted(needed_in(plan, 0)) if many and _is_vector(plan, n)]

@@ -24,16 +24,19 @@ class Axis:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tensor argument. ``value``: whose storage; ``space``: ``global`` or a team's mailbox.
+    """A tensor argument. ``value``: whose storage; ``space``: what kind of memory.
 
-    In space ``symmetric`` the argument is the table of all the team's pointers to ``value``'s
-    mailbox.
+    ``global`` is the value's own storage. ``symmetric(team)``: the argument is the table of all the
+    team's pointers to ``value``'s mailbox. ``workspace`` and ``counters`` (zero before and after)
+    are
+    scratch memory of ``extent`` elements that the program provides for each launch.
     """
 
     value: Use
     dtype: DType
     written: bool = False
     space: str = "global"
+    extent: Size = 0
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,8 @@ class InRange:
 
 @dataclass(frozen=True)
 class Draw:
-    """A uniform number in [low, high) for linear index ``counter``; operands are seed and offset."""
+    """A uniform number in [low, high) for linear index ``counter``; operands are seed and offset.
+    """
 
     counter: Size
     low: float
@@ -168,6 +172,7 @@ class Launch:
     hold: str = "none"
     wide_index: bool = False
     blocks: int = 0
+    parts: Size = 1
 
 
 @dataclass(frozen=True)
@@ -195,7 +200,8 @@ class KernelPlan:
         lines += [f"  column {a.name} < {a.extent}" for a in self.columns]
         for i, b in enumerate(self.buffers):
             mode = "written" if b.written else "read"
-            lines.append(f"  b{i}: {b.dtype} {b.value} {mode} {b.space}")
+            size = f" of {b.extent}" if b.extent != 0 else ""
+            lines.append(f"  b{i}: {b.dtype} {b.value} {mode} {b.space}{size}")
         for i, instr in enumerate(self.body):
             lines.append(f"  v{i} = {_describe(instr)}")
         for s in self.stores:

@@ -1,7 +1,9 @@
 """How each claimed prim becomes nodes of the IR, for those that are more than a name.
 
-A builder gets the translation's ``Values`` and the prim's own arguments, as Thunder's meta functions name
-them, and returns what the prim's outputs stand for, in order. Everything that it cannot take has been
+A builder gets the translation's ``Values`` and the prim's own arguments, as Thunder's meta
+functions name
+them, and returns what the prim's outputs stand for, in order. Everything that it cannot take has
+been
 refused by the check beside it in the table (``claims.py``).
 """
 
@@ -244,7 +246,8 @@ def gather(name: str) -> Build:
 
 
 def scatter(name: str) -> Build:
-    """``scatter``, ``scatter_add`` and ``index_add``; a number as source fills the index's shape."""
+    """``scatter``, ``scatter_add`` and ``index_add``; a number as source fills the index's shape.
+    """
 
     def build(v: Values, a: Any, index: Any, source: Any, dim: int) -> Results:
         target, where_to, what = v.value(a), _index(v, index), v.value(source)
@@ -327,7 +330,8 @@ def nll_loss_backward(
 ) -> Results:
     """``-g * weight[class]`` where the class is the target and not ignored, by comparison.
 
-    Written with a comparison against the class number rather than as a scatter, so that it fuses with
+    Written with a comparison against the class number rather than as a scatter, so that it fuses
+    with
     the softmax's gradient around it.
     """
     whole = v.type(v.value(a))

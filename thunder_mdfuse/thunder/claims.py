@@ -1,7 +1,9 @@
 """The table of claimed symbols: for each id how it becomes IR, and what must hold for that.
 
-``CLAIMS`` has a row for every prim that a region may hold; ``UNCLAIMED`` says why for all others, so that
-no symbol is refused without a ``Reason``. ``refusal`` is the one question that the executor asks. Checks
+``CLAIMS`` has a row for every prim that a region may hold; ``UNCLAIMED`` says why for all others,
+so that
+no symbol is refused without a ``Reason``. ``refusal`` is the one question that the executor asks.
+Checks
 look at proxies only and are cheap: Thunder asks several hundred times for one trace.
 """
 
@@ -224,7 +226,8 @@ def _placement_refusal(bsym: BoundSymbol, tensors: list[TensorProxy]) -> Reason 
     if len(on_mesh) < len(tensors) and not crossing:
         plain = next(p for p in tensors if not isinstance(p, DTensorProxy))
         return Reason(
-            f"{bsym.sym.name}: {plain.name} is a plain tensor beside the DTensor {on_mesh[0].name}; "
+            f"{bsym.sym.name}: {plain.name} is a plain tensor beside the DTensor {on_mesh[0].name};
+            "
             "use DTensor.from_local or distribute_tensor on it"
         )
     for p in on_mesh:

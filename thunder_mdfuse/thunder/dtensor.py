@@ -1,7 +1,9 @@
 """DTensor's side of a region: meshes, placements and specs, to the IR and back.
 
-Here and nowhere else torch's placement objects are read or made. At trace time a ``DTensorProxy``'s spec
-gives a value's placements; at run time DTensors are opened to local tensors, and local results are closed
+Here and nowhere else torch's placement objects are read or made. At trace time a ``DTensorProxy``'s
+spec
+gives a value's placements; at run time DTensors are opened to local tensors, and local results are
+closed
 again over the mesh object that the call brought.
 """
 
@@ -96,7 +98,9 @@ def local_shape(shape: Sequence[Size], placements: Placements, mesh: Mesh) -> tu
 
 
 def from_local_check(bsym: BoundSymbol) -> Reason | None:
-    """The local shape must be what DTensor's chunk rule says, since the program is one for all ranks."""
+    """The local shape must be what DTensor's chunk rule says, since the program is one for all
+    ranks.
+    """
     x, out = bsym.args[0], bsym.output
     if bsym.kwargs.get("run_check"):
         return Reason("from_local(run_check=True) compares ranks, which a region does not")
@@ -170,7 +174,9 @@ Specs = dict[str, DTensorSpec]
 
 
 def specs_for(bsyms: Sequence[BoundSymbol], inputs: Sequence[Proxy], given: Specs) -> Specs:
-    """The specs that eager DTensor gives every DTensor of a region, its inputs' specs being ``given``."""
+    """The specs that eager DTensor gives every DTensor of a region, its inputs' specs being
+    ``given``.
+    """
     traced = {p.name: p.spec._o for p in inputs if isinstance(p, DTensorProxy)}
     if given != traced:
         return _replayed(bsyms, given)

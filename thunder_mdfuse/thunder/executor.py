@@ -1,7 +1,9 @@
 """The fusion executor that ``thunder.jit(fn, executors=[mdfuse_executor])`` names.
 
-Thunder asks it which symbols it takes (``can_fuse``), hands it the joint forward and backward trace once
-(``fusion_pass``), and then calls the regions' ``FusionCall`` objects. What was fused, and why the rest
+Thunder asks it which symbols it takes (``can_fuse``), hands it the joint forward and backward trace
+once
+(``fusion_pass``), and then calls the regions' ``FusionCall`` objects. What was fused, and why the
+rest
 was not, is kept beside Thunder's compile data for ``explain``.
 """
 
@@ -69,7 +71,8 @@ _NO_FUEL = Reason("the fuel ran out (MDFUSE_FUEL or set_fuel)")
 _NO_TENSOR = Reason("a region needs a tensor among its inputs to know its device")
 _NUMBERS = Reason("numbers only: the host computes them")
 _IN_PLACE_GRAD = Reason(
-    "an in-place write in a differentiated function stays outside of regions, where Thunder's split "
+    "an in-place write in a differentiated function stays outside of regions, where Thunder's split
+    "
     "into forward and backward finds it"
 )
 
@@ -110,7 +113,8 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         return refusal(bsym) is None
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
-        """The symbol of one region. Cheap: nothing is translated or compiled before its first call."""
+        """The symbol of one region. Cheap: nothing is translated or compiled before its first call.
+        """
         outputs = [p for p in map(unvariableify, region.outputs) if isinstance(p, TensorProxy)]
         flat = [leaf for bsym in region.bound_symbols for leaf in rg.flatten(bsym)]
         flat = rg.dead_code_free(flat, outputs)

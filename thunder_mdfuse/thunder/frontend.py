@@ -1,4 +1,6 @@
-"""Lightning-Thunder's own door, for the parts of this package that are users of it (demo, benchmark)."""
+"""Lightning-Thunder's own door, for the parts of this package that are users of it (demo,
+benchmark).
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,8 +1,10 @@
 """``explain(jitted)``: what became of a jitted function, in numbers and in words.
 
 In: a function or module jitted by ``thunder.jit`` or ``thunderfx`` that has been called. Out: an
-``Explanation``: regions with their kernels, ATen steps and collectives and the bytes that each moves, and
-every symbol outside of regions with its ``Reason``. ``str`` of it is for people, its fields for programs.
+``Explanation``: regions with their kernels, ATen steps and collectives and the bytes that each
+moves, and
+every symbol outside of regions with its ``Reason``. ``str`` of it is for people, its fields for
+programs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -107,7 +109,9 @@ def explain(jitted: Any) -> Explanation:
 
 
 def _jitted_functions(jitted: Any) -> list[Any]:
-    """The functions that Thunder compiled: one for ``thunder.jit``, one a subgraph for ``thunderfx``."""
+    """The functions that Thunder compiled: one for ``thunder.jit``, one a subgraph for
+    ``thunderfx``.
+    """
     if thunder.compile_stats(jitted) is not None:
         if not thunder.compile_stats(jitted).last_traces:
             raise ExecutorError("the function has not been called yet; call it, then explain it")
@@ -116,7 +120,8 @@ def _jitted_functions(jitted: Any) -> list[Any]:
     subgraphs = getattr(backend, "subgraph_infos", None)
     if subgraphs is None:
         raise ExecutorError(
-            f"{jitted!r} was not made by thunder.jit or thunderfx; explain the function that they return"
+            f"{jitted!r} was not made by thunder.jit or thunderfx; explain the function that they
+            return"
         )
     return [f for info in subgraphs for f in info.thunder_compiled_fns]
 

@@ -1,8 +1,11 @@
 """Thunder symbols of our own, and the doors through which a user's call becomes one of them.
 
-A *door* is a lookaside: Thunder's interpreter calls it in place of a torch function, in functions that
-are jitted with our executor. Calls that Thunder's own composites make do not pass through it, which is
-what tells a cast that the user wrote from a promotion. Each symbol can also run by itself, for when the
+A *door* is a lookaside: Thunder's interpreter calls it in place of a torch function, in functions
+that
+are jitted with our executor. Calls that Thunder's own composites make do not pass through it, which
+is
+what tells a cast that the user wrote from a promotion. Each symbol can also run by itself, for when
+the
 fuel is out.
 """
 
@@ -151,7 +154,8 @@ def _sdpa_backward_meta(
 
 
 def _run_sdpa(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, causal: bool, scale: Any, gqa: bool
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, causal: bool, scale: Any, gqa:
+    bool
 ) -> torch.Tensor:
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=gqa
@@ -179,7 +183,8 @@ def _sdpa_grad(sdpa: Symbol, backward: Symbol) -> Callable[..., Any]:
 
 
 def _sdpa_door(sdpa: Symbol) -> Callable[..., Any]:
-    """One step for attention; with dropout, or a mask that needs a gradient, Thunder's own symbols."""
+    """One step for attention; with dropout, or a mask that needs a gradient, Thunder's own symbols.
+    """
 
     def door(
         query: Any,

@@ -1,7 +1,9 @@
 """From a trace to regions: which symbols go together, in which order, and what goes in and out.
 
-Grouping follows data: a symbol joins the region of what it reads, or else the latest open region, when no
-path leaves that region and comes back. Regions hold symbols of one kind: one device, or one mesh; forward
+Grouping follows data: a symbol joins the region of what it reads, or else the latest open region,
+when no
+path leaves that region and comes back. Regions hold symbols of one kind: one device, or one mesh;
+forward
 or backward. Order is kept where it matters beyond data: between symbols with effects, and between a
 ``copy_`` and whatever reads the same storage.
 """
@@ -103,7 +105,8 @@ class _Cluster:
 
 
 class Grouping:
-    """Groups the symbols of one trace. ``groups`` gives them in an order that respects all edges."""
+    """Groups the symbols of one trace. ``groups`` gives them in an order that respects all edges.
+    """
 
     def __init__(
         self, bsyms: Sequence[BoundSymbol], fusible: Callable[[BoundSymbol], bool]
@@ -272,6 +275,9 @@ def dead_code_free(bsyms: Sequence[BoundSymbol], outputs: Iterable[Any]) -> list
         made = {p.name for p in bsym.flat_proxy_outs}
         if bsym.sym.id is not PrimIDs.COPY_ and not made & needed:
             continue
+        # A tensor's dims are known by its type, so what Thunder unrolls to ask for them can go.
+        if bsym.sym.id is PrimIDs.SHAPE and made <= set(_dim_names(bsym.args[0])):
+            continue
         kept.append(bsym)
         needed |= {p.name for p in bsym.flat_proxy_args}
     return kept[::-1]
@@ -284,7 +290,9 @@ def _dim_names(p: Any) -> list[str]:
 
 
 def inputs_of(bsyms: Sequence[BoundSymbol]) -> list[Proxy]:
-    """What ``bsyms`` read and do not make, in order of appearance; dims of inputs are known by them."""
+    """What ``bsyms`` read and do not make, in order of appearance; dims of inputs are known by
+    them.
+    """
     made = {p.name for bsym in bsyms for p in bsym.flat_proxy_outs}
     found = {p.name: p for bsym in bsyms for p in bsym.flat_proxy_args if p.name not in made}
     known = {n for p in found.values() for n in _dim_names(p)}

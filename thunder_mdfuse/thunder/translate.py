@@ -1,8 +1,10 @@
 """From a region's symbols to a Fusion, for one description of its inputs.
 
-In: flat symbols, input and output proxies, and for each input what it is in this specialisation: a tensor
+In: flat symbols, input and output proxies, and for each input what it is in this specialisation: a
+tensor
 type (sizes may be symbols), a scalar type, or a number that is baked in. Out: a verified global Fusion
-whose first outputs are the region's, in order, and after them the writes that the region does not return.
+whose first outputs are the region's, in order, and after them the writes that the region does not
+return.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +39,9 @@ def translate(
     mesh: Mesh | None = None,
     pins: Mapping[str, Placements] | None = None,
 ) -> Translated:
-    """The fusion of ``bsyms``. Raises ``IRError`` when sizes that must be equal are not known to be."""
+    """The fusion of ``bsyms``. Raises ``IRError`` when sizes that must be equal are not known to
+    be.
+    """
     values = Values(Builder(mesh))
     positions = []
     for i, (proxy, what) in enumerate(zip(inputs, given, strict=True)):

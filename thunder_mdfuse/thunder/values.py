@@ -1,8 +1,11 @@
 """From Thunder's proxies to values of the IR: the scope of one translation.
 
-In: a ``Builder`` and, symbol by symbol, proxies and numbers. A name stands for a ``Use`` (a tensor, or a
-number that the program computes) or, when it is an integer that the host knows, for a size. Sizes of the
-tensors bind the names of their dims, so that ``prims.shape`` and Thunder's unrolled number prims fold
+In: a ``Builder`` and, symbol by symbol, proxies and numbers. A name stands for a ``Use`` (a tensor,
+or a
+number that the program computes) or, when it is an integer that the host knows, for a size. Sizes
+of the
+tensors bind the names of their dims, so that ``prims.shape`` and Thunder's unrolled number prims
+fold
 back into size expressions.
 """
 

@@ -319,5 +319,3 @@ def _build_reduction(b: Builder, x: Use, name: str, dims: tuple[int, ...]) -> Us
 FAMILIES["reduction"] = Family(_draw_reduction, _reduction, _build_reduction)
 
 
-def _uniform(low: float, high: float, dtype: DType, shape: Any, seed: int, offset: int) -> Known:
-    raise NotImplementedError

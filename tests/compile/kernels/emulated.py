@@ -1,4 +1,4 @@
-"""Runs kernels in the emulator on numpy arrays and torch tensors, for the tests beside this folder."""
+"""Runs kernels in the emulator on numpy arrays and torch tensors, for the tests one folder up."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,22 @@ C_TYPES = {
     "bool": "bool",
     **{
         name: f"mdf::{name}"
-        for name in "i8 i16 i32 i64 u8 u16 u32 u64 bf16 f16 f8e4m3 f8e5m2 c64 c128".split()
+        for name in [
+            "i8",
+            "i16",
+            "i32",
+            "i64",
+            "u8",
+            "u16",
+            "u32",
+            "u64",
+            "bf16",
+            "f16",
+            "f8e4m3",
+            "f8e5m2",
+            "c64",
+            "c128",
+        ]
     },
 }
 
@@ -48,7 +63,7 @@ def launch(
     step_limit: int = 200_000_000,
     timeout: float = 20.0,
 ) -> Report:
-    """Poisons ``outputs`` and runs ``entry(inputs..., outputs..., updated..., scalars...)`` in all orders."""
+    """Poisons ``outputs``, runs ``entry(*inputs, *outputs, *updated, *scalars)`` in all orders."""
     for array in outputs:
         poison(address(array), array.nbytes)
     allocations = [allocation(a, False, f"input {k}") for k, a in enumerate(inputs)]
@@ -70,7 +85,7 @@ def launch(
 
 
 def table_kernel(name: str, operands: int, expressions: Sequence[str], kind: str, out: str) -> str:
-    """A kernel that applies expression number ``op`` to x, y, z of type ``kind``, one element each."""
+    """A kernel that applies expression number ``op`` to elements x, y, z of type ``kind``."""
     c, result = C_TYPES[kind], C_TYPES[out]
     pointers = "".join(f"MDF_IN({c}) in{k}, " for k in range(operands))
     loads = "".join(
@@ -81,7 +96,8 @@ def table_kernel(name: str, operands: int, expressions: Sequence[str], kind: str
         for k, text in enumerate(expressions)
     )
     return (
-        f'extern "C" __global__ void {name}({pointers}MDF_OUT({result}) out, mdf::i64 n, mdf::i32 op) {{\n'
+        f'extern "C" __global__ void {name}(\n'
+        f"    {pointers}MDF_OUT({result}) out, mdf::i64 n, mdf::i32 op) {{\n"
         "  for (mdf::i64 i = blockIdx.x * blockDim.x + threadIdx.x; i < n;\n"
         "       i += gridDim.x * blockDim.x) {\n"
         f"{loads}    {result} r = {result}();\n    switch (op) {{\n{cases}    }}\n"
