@@ -68,11 +68,13 @@ def _run(work: Workload, peers: list[str], device: torch.device, console: Consol
             console.print(f"{work.name}: {peer} is left out: {e}")
     times = interleaved(graphs)
     copy = times.pop("copy")
-    providers = {
-        peer: _record(t, copy, work, checks[peer]) for peer, t in times.items()
+    providers = {peer: _record(t, copy, work, checks[peer]) for peer, t in times.items()}
+    return {
+        "workload": work.name,
+        "title": work.title,
+        "copy_us": copy.median,
+        "providers": providers,
     }
-    return {"workload": work.name, "title": work.title, "copy_us": copy.median, "providers":
-    providers}
 
 
 def _record(t: Timing, copy: Timing, work: Workload, error: float) -> dict[str, float | bool]:

@@ -72,9 +72,7 @@ def interleaved(graphs: dict[str, torch.cuda.CUDAGraph]) -> dict[str, Timing]:
             end.record()
             torch.cuda.synchronize()
             samples[name].append(begin.elapsed_time(end) / REPLAYS / CALLS * 1e3)
-    return {
-        name: Timing(statistics.median(s), max(s) - min(s)) for name, s in samples.items()
-    }
+    return {name: Timing(statistics.median(s), max(s) - min(s)) for name, s in samples.items()}
 
 
 def copy_reference(nbytes: int, device: torch.device) -> Callable[..., object]:

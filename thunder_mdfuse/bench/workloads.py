@@ -60,7 +60,9 @@ def _random(*shapes: tuple[int, ...]) -> Callable[[torch.device], Tensors]:
     return make
 
 
-def _rows(name: str, title: str, function: Callable[..., torch.Tensor], rows: int, n: int) -> Workload:
+def _rows(
+    name: str, title: str, function: Callable[..., torch.Tensor], rows: int, n: int
+) -> Workload:
     extra = {"rmsnorm": 1, "layernorm": 2}.get(name, 0)
     make = _random((rows, n), *(((n,),) * extra))
     return Workload(name, f"{title} {rows}x{n}", function, make, 2 * (2 * rows * n + extra * n))

@@ -1,5 +1,4 @@
-"""Sizes as C++: symbols of the domain stay, everything else becomes kernel arguments, deduplicated.
-"""
+"""Sizes as C++: symbols of the domain stay, everything else becomes kernel arguments, deduplicated."""
 
 from collections.abc import Mapping
 

@@ -73,8 +73,8 @@ _rows("abs", "elementwise", 1, infer.magnitude, "iterator")
 _rows("isfinite isnan isinf signbit logical_not", "elementwise", 1, infer.predicate, "iterator")
 _rows("real imag", "elementwise", 1, infer.real_part, "iterator")
 _rows(
-    "add sub mul div trunc_div floor_div fmod remainder pow atan2 nextafter minimum maximum copysign
-    "
+    "add sub mul div trunc_div floor_div fmod remainder pow atan2 nextafter minimum maximum "
+    "copysign "
     "bitwise_and bitwise_or bitwise_xor shift_left shift_right gcd zeta",
     "elementwise",
     2,

@@ -49,8 +49,7 @@ MOST_ITEMS = 4
 HELD_BYTES = {512: 256, 1024: 128}
 # Beyond these held bytes a thread, asking for RowRule.blocks makes the compiler spill.
 BLOCKS_HELD_BYTES = 32
-# A row shared by blocks: vectors a thread of each part. Fewer rows than two blocks for each SM
-leave
+# A row shared by blocks: vectors a thread of each part. Fewer rows than two blocks an SM leave
 # SMs idle. (Reasoned: a part of 256 x 8 vectors is 32 KB, a launch of 264 of them fills an H200.)
 PART_THREADS = 256
 PART_ITEMS = 8
@@ -130,8 +129,7 @@ def held_loads(plan: KernelPlan) -> list[Load]:
 
 
 def held_instructions(plan: KernelPlan) -> list[int]:
-    """The numbers of the instructions of ``held_loads``; all vector loads of a flat kernel's items.
-    """
+    """The numbers of the instructions of ``held_loads``; all vector loads of a flat kernel's items."""
     if plan.family == "pointwise":
         many = plan.launch.items > 1
         return [n for n in sorted(needed_in(plan, 0)) if many and _is_vector(plan, n)]

@@ -40,12 +40,14 @@ class Misaligned(Exception):
     """A reduction's result is needed at another index than the row that computes it."""
 
 
+# Torch computes these with a number as it is; for other ops the number becomes a tensor of the others'
+# dtype first, so it is rounded.
+KEEP_NUMBERS = ("add", "sub", "mul", "div", "floor_div", "trunc_div", "pow", "lerp")
 IDENTITIES = {"sum": "0", "avg": "0", "product": "1", "max": "lowest", "min": "highest"}
 
 
 class Lowering:
-    """The body of one kernel as it grows. ``in_memory`` says which values are loaded, not computed.
-    """
+    """The body of one kernel as it grows. ``in_memory`` says which values are loaded, not computed."""
 
     def __init__(
         self,
@@ -117,12 +119,13 @@ class Lowering:
         phase = self.body[operand].phase + 1
         dtype = self.fusion.tensor(value).dtype
         at = self.append(Instr(f"reduce_{node.op}", (operand,), dtype, None, depends, phase))
+        if self.round_all and dtype.is_low_precision:
+            at = self.append(Instr("cast", (at,), dtype, None, depends, phase, True))
         self.reductions[value] = (row_index, at)
         return at
 
     def emit(self, use: Use, index: Indices, mask: Mask = ()) -> int:
-        """The instruction that holds element ``index`` of ``use`` (any value where ``mask`` fails).
-        """
+        """The instruction that holds element ``index`` of ``use`` (any value where ``mask`` fails)."""
         key = (use, index, mask)
         at = self._known.get(key)
         if at is None:
@@ -199,17 +202,31 @@ class Lowering:
 
     def _elementwise(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
         result = self.fusion.tensor(use).dtype
-        others = [a for a in node.args if not isinstance(self.fusion.type_of(a), ScalarType)]
-        among = self.fusion.tensor(others[-1]).dtype
         args = tuple(
-            self._weak(a, among)
+            self._number(a, self._beside(node, i, result), node.op in KEEP_NUMBERS)
             if isinstance(self.fusion.type_of(a), ScalarType)
             else self.emit(a, index, mask)
-            for a in node.args
+            for i, a in enumerate(node.args)
         )
         attrs: Any = node.attrs
         rounds = result.is_low_precision and (self.round_all or (node.op == "cast" and attrs.user))
         return self.append(self._over(node.op, args, result, rounds=rounds))
+
+    def _beside(self, node: Node, position: int, result: DType) -> DType:
+        """The dtype that operand ``position``, a number, takes from the tensors beside it."""
+        if node.op == "where":
+            return result if position else DType.BOOL
+        tensors = [a for a in node.args if not isinstance(self.fusion.type_of(a), ScalarType)]
+        return self.fusion.tensor(tensors[-1]).dtype
+
+    def _number(self, use: Use, dtype: DType, exact: bool = False) -> int:
+        """A number as an element of ``dtype``; ``exact``: not rounded to it, only to its compute
+        dtype.
+        """
+        at = self._weak(use, dtype)
+        if exact or not dtype.is_low_precision:
+            return at
+        return self.append(self._over("cast", (at,), dtype, rounds=True))
 
     def _copy(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
         return self.emit(node.args[0], index, mask)
@@ -217,7 +234,7 @@ class Lowering:
     def _factory(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
         dtype = self.fusion.tensor(use).dtype
         if node.op == "full":
-            return self._weak(node.args[0], dtype)
+            return self._operand_scalar(node.args[0], dtype)
         exact = DType.F64 if dtype.is_float else DType.I64
         start, step = (self._weak(a, exact) for a in node.args)
         at = self._index(index[0])
@@ -247,7 +264,8 @@ class Lowering:
         detail = Draw(counter, attrs.low, attrs.high)
         depends = self._domain(sizes.symbols(counter))
         dtype = self.fusion.tensor(use).dtype
-        return self.append(Instr("uniform", args, dtype, detail, depends, 0, True))
+        drawn = self._over("uniform", args, dtype, detail=detail, rounds=True)
+        return self.append(replace(drawn, depends=drawn.depends | depends))
 
     def _in_range(self, bounds: Sequence[Bound]) -> int:
         depends = self._domain(set().union(*(sizes.symbols(b.index) for b in bounds)))
@@ -265,8 +283,11 @@ class Lowering:
 
     def _operand_scalar(self, use: Use, dtype: DType) -> int:
         if isinstance(self.fusion.type_of(use), ScalarType):
-            return self._weak(use, dtype)
-        return self.emit(use, ())
+            return self._number(use, dtype)
+        at = self.emit(use, ())
+        if self.fusion.tensor(use).dtype is dtype:
+            return at
+        return self.append(self._over("cast", (at,), dtype, rounds=dtype.is_low_precision))
 
     def _cat(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
         attrs: Any = node.attrs

@@ -59,8 +59,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Unit:
-    """One step to be: ``kernel`` (with its group), or the node of an ``aten``, ``start``, ``wait``.
-    """
+    """One step to be: ``kernel`` (with its group), or the node of an ``aten``, ``start``, ``wait``."""
 
     kind: str
     group: Group | None = None
@@ -220,8 +219,7 @@ class Segmenter:
         return False
 
     def units(self) -> list[Unit]:
-        """All units in the order in which they run, each kernel with the stores that others need.
-        """
+        """All units in the order in which they run, each kernel with the stores that others need."""
         self._store_what_is_needed()
         left = set(range(len(self.kinds)))
         rank = {"start": 0, "kernel": 1, "aten": 1, "wait": 2}

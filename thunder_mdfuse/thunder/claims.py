@@ -226,8 +226,7 @@ def _placement_refusal(bsym: BoundSymbol, tensors: list[TensorProxy]) -> Reason 
     if len(on_mesh) < len(tensors) and not crossing:
         plain = next(p for p in tensors if not isinstance(p, DTensorProxy))
         return Reason(
-            f"{bsym.sym.name}: {plain.name} is a plain tensor beside the DTensor {on_mesh[0].name};
-            "
+            f"{bsym.sym.name}: {plain.name} is a plain tensor beside the DTensor {on_mesh[0].name}; "
             "use DTensor.from_local or distribute_tensor on it"
         )
     for p in on_mesh:

@@ -71,8 +71,7 @@ _NO_FUEL = Reason("the fuel ran out (MDFUSE_FUEL or set_fuel)")
 _NO_TENSOR = Reason("a region needs a tensor among its inputs to know its device")
 _NUMBERS = Reason("numbers only: the host computes them")
 _IN_PLACE_GRAD = Reason(
-    "an in-place write in a differentiated function stays outside of regions, where Thunder's split
-    "
+    "an in-place write in a differentiated function stays outside of regions, where Thunder's split "
     "into forward and backward finds it"
 )
 

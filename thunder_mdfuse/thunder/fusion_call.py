@@ -108,8 +108,7 @@ class FusionCall:
             if isinstance(proxy, DTensorProxy):
                 if not isinstance(arg, DTensor):
                     raise ExecutorError(
-                        f"{self.name}: the input {proxy.name} was a DTensor when it was traced, but
-                        "
+                        f"{self.name}: the input {proxy.name} was a DTensor when it was traced, but "
                         f"is a {type(arg).__name__} now; wrap it with DTensor.from_local"
                     )
                 if mesh is None:

@@ -120,8 +120,7 @@ def _jitted_functions(jitted: Any) -> list[Any]:
     subgraphs = getattr(backend, "subgraph_infos", None)
     if subgraphs is None:
         raise ExecutorError(
-            f"{jitted!r} was not made by thunder.jit or thunderfx; explain the function that they
-            return"
+            f"{jitted!r} was not made by thunder.jit or thunderfx; explain the function that they return"
         )
     return [f for info in subgraphs for f in info.thunder_compiled_fns]
 
