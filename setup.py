@@ -1,4 +1,4 @@
-"""Puts ``csrc/`` into a wheel as ``thunder_mdfuse/_csrc``: no checkout lies beside an installed one.
+"""Ships ``csrc/`` in a wheel as ``thunder_mdfuse/_csrc``: no checkout lies beside an installed one.
 
 Everything else is in pyproject.toml. An editable install uses the checkout's own ``csrc/``.
 """

@@ -36,6 +36,7 @@ LAYERS = {
     "thunder": 9,
     "bench": 10,
     "demo": 10,
+    "drawing": 10,
 }
 # Neighbours of one number that may see each other, one way only (cycles are found below). compile
 # and comm may not: neither is above the other and each must work without it.

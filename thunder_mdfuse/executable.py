@@ -260,14 +260,15 @@ def _backend(device: torch.device) -> str:
 
 def _dense_strides(shape: tuple[Size, ...], value: torch.Tensor) -> tuple[Size, ...] | None:
     """The strides of a tensor without gaps, as products of its sizes; None for one with gaps."""
-    order = sorted(range(value.ndim), key=lambda d: (-value.stride(d), -value.shape[d]))
-    actual, strides = 1, [0] * value.ndim
+    steps = value.stride()
+    order = sorted(range(value.ndim), key=lambda d: (-steps[d], -value.shape[d]))
+    actual = 1
     result: list[Size] = [0] * value.ndim
     step: Size = 1
     for d in reversed(order):
-        if value.stride(d) != actual:
+        if steps[d] != actual:
             return None
-        result[d], strides[d] = step, actual
+        result[d] = step
         step = step * shape[d]
         actual *= value.shape[d]
     return tuple(result)

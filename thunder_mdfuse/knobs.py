@@ -53,8 +53,8 @@ KNOBS: dict[str, Knob] = {
             "MDFUSE_BACKEND",
             "auto",
             _one_of("auto", "cuda", "emulate", "reference"),
-            "what executes programs: auto (cuda for CUDA tensors, reference for CPU tensors) or one by "
-            "its name: cuda, emulate, reference",
+            "what executes programs: auto (cuda for CUDA tensors, reference for CPU tensors), cuda, "
+            "emulate or reference",
         ),
         Knob("MDFUSE_DUMP", "", str, "folder into which every stage of every region is written"),
         Knob(

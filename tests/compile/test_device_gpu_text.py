@@ -38,11 +38,10 @@ def _source() -> str:
         table_kernel("ternary", 3, [*_calls(math.TERNARY, "x, y, z")], f32, f32),
         table_kernel("integers", 2, _calls(integer.BINARY, "x, y"), i32, i32),
         table_kernel("integer", 1, _calls(integer.UNARY, "x"), i32, i32),
-        table_kernel("wide", 2, _calls(integer.BINARY, "x, y"), "i64", "i64"),
         table_kernel("bools", 2, [f"mdf::{op}(x, y)" for op in integer.BOOL], "bool", "bool"),
         math._complex("c64"),
     ]
-    tables += [convert._cast_kernel(kind) for kind in ("f32", "bf16", "f64", "i64", "c64")]
+    tables += [convert._cast_kernel(kind) for kind in ("f32", "c64")]
     tables += [convert._vector_kernel(kind) for kind in convert.SMALL]
     tables += [reduce._group_kernel(f32, op, *reduce.GROUPS[3]) for op in reduce.OPS]
     bodies = [philox.SOURCE, reduce.PAIRS, launching.SOURCE]

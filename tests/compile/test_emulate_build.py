@@ -1,4 +1,4 @@
-"""The emulator's kernel cache: hits, misses, torn and foreign files, folders without write access."""
+"""The emulator's kernel cache: hits, misses, torn and foreign files, folders without writes."""
 
 import os
 import re
@@ -78,6 +78,7 @@ def test_torn_and_foreign_files_are_misses(cache: Path, compiled: list[list[str]
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(cache: Path) -> None:
+    cache.mkdir(parents=True)
     cache.chmod(0o777)
     with pytest.warns(UserWarning, match="it does not belong to this user alone"):
         path = emulate_build.shared_object(_source("shared folder"))

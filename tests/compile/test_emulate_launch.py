@@ -17,9 +17,10 @@ VECTORS = [(t, v) for t in ("i8", "f16", "f32", "f64", "c128") for v in (1, 2, 4
 
 def _shuffle_kernel(call: str) -> str:
     return (
-        f'extern "C" __global__ void {call}(MDF_OUT(mdf::i32) out, mdf::i32 amount, mdf::i32 width) {{\n'
-        f"  mdf::store1(out, threadIdx.x, mdf::{call}(mdf::i32(threadIdx.x), amount, mdf::FULL_MASK, width));\n"
-        "}\n"
+        f'extern "C" __global__ void {call}(\n'
+        "    MDF_OUT(mdf::i32) out, mdf::i32 amount, mdf::i32 width) {\n"
+        "  const mdf::i32 t = mdf::i32(threadIdx.x);\n"
+        f"  mdf::store1(out, t, mdf::{call}(t, amount, mdf::FULL_MASK, width));\n}}\n"
     )
 
 
@@ -91,6 +92,21 @@ extern "C" __global__ void reverse_dynamic(MDF_IN(double) x, MDF_OUT(double) y, 
   const int other = n - 1 - int(threadIdx.x);
   mdf::store1(y, threadIdx.x, flags[other] ? double(s[other]) : -s[other]);
 }
+extern "C" __global__ void kinds(MDF_OUT(double) out, mdf::i32 a, mdf::u32 b, mdf::i64 c,
+                                 mdf::u64 d, float e, double f, bool g) {
+  const double all[7] = {double(a), double(b), double(c), double(d), double(e), f, double(g)};
+  for (int k = 0; k < 7; ++k) mdf::store1(out, k, all[k]);
+}
+extern "C" __global__ void gaps(MDF_INOUT(float) out) {
+  if (threadIdx.x % 8 != 5) mdf::store1(out, threadIdx.x, 1.0f);
+}
+extern "C" __global__ void nothing() {}
+"""
+)
+# Apart from the rest: sm_80 has no clusters.
+CLUSTER = (
+    INCLUDE
+    + """
 extern "C" __global__ void ranks(MDF_OUT(mdf::i32) out) {
   MDF_SHARED(mdf::bf16, mine, 1);
   if (threadIdx.x == 0) {
@@ -105,15 +121,6 @@ extern "C" __global__ void ranks(MDF_OUT(mdf::i32) out) {
   const int i = int(blockIdx.x) * 32 + int(threadIdx.x);
   mdf::store1(out, i, mdf::i32(sum) * 10 + mdf::i32(mdf::cluster_rank()));
 }
-extern "C" __global__ void kinds(MDF_OUT(double) out, mdf::i32 a, mdf::u32 b, mdf::i64 c, mdf::u64 d,
-                                 float e, double f, bool g) {
-  const double all[7] = {double(a), double(b), double(c), double(d), double(e), f, double(g)};
-  for (int k = 0; k < 7; ++k) mdf::store1(out, k, all[k]);
-}
-extern "C" __global__ void gaps(MDF_INOUT(float) out) {
-  if (threadIdx.x % 8 != 5) mdf::store1(out, threadIdx.x, 1.0f);
-}
-extern "C" __global__ void nothing() {}
 """
 )
 # A source of its own for each rank: launches of one source take turns, and these two have to meet.
@@ -235,7 +242,7 @@ def test_dynamic_shared_memory() -> None:
 
 def test_clusters() -> None:
     out = np.empty(8 * 32, np.int32)
-    launch(SOURCE, "ranks", outputs=[out], grid=8, cluster=4)
+    launch(CLUSTER, "ranks", outputs=[out], grid=8, cluster=4)
     assert out.reshape(8, 32)[:, 0].tolist() == [1230, 1231, 1232, 1233, 45670, 45671, 45672, 45673]
     assert (out.reshape(8, 32) == out.reshape(8, 32)[:, :1]).all()
 
@@ -300,7 +307,8 @@ def test_two_ranks_meet_through_mailboxes() -> None:
 
 def test_many_threads_are_fast_enough() -> None:
     source = INCLUDE + (
-        'extern "C" __global__ void __launch_bounds__(256) many(MDF_IN(float) x, MDF_OUT(float) y) {\n'
+        'extern "C" __global__ void __launch_bounds__(256)\n'
+        "many(MDF_IN(float) x, MDF_OUT(float) y) {\n"
         "  MDF_SHARED(float, scratch, 8);\n"
         "  const int i = int(blockIdx.x) * 256 + int(threadIdx.x);\n"
         "  mdf::store1(y, i, mdf::block_reduce<mdf::Sum, 256>(mdf::load1(x, i), scratch));\n}\n"

@@ -2,6 +2,7 @@
 
 ``run_ranks`` is for any test: ``from multirank.runner import run_ranks``. A rank that fails makes
 the test fail with the output of all; a job that outlives its timeout is killed, its children too.
+The timeout is for jobs that hang: starting Python and torch takes seconds a rank on a busy machine.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +34,7 @@ def run_ranks(
     script_or_module: str | Path,
     ranks: int,
     launcher: str = "mpirun",
-    timeout: float = 60.0,
+    timeout: float = 150.0,
     args: Sequence[str] = (),
     env: dict[str, str] | None = None,
     fails: bool = False,
@@ -43,13 +45,27 @@ def run_ranks(
     with ``fails``, that the job ends by itself with an error.
     """
     command = _command(str(script_or_module), ranks, launcher, timeout, args)
+    with tempfile.TemporaryDirectory() as meeting:
+        # What a job that fails leaves behind goes with the folder.
+        variables = _environment({"XDG_RUNTIME_DIR": meeting, **(env or {})})
+        output, code = _run(command, launcher, timeout, variables)
+    if fails:
+        assert code != 0, f"the job was to fail but succeeded:\n{output}"
+    else:
+        assert code == 0, f"exit {code} from {' '.join(command)}:\n{output}"
+    return output
+
+
+def _run(
+    command: list[str], launcher: str, timeout: float, variables: dict[str, str]
+) -> tuple[str, int]:
     job = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=_environment(env or {}),
+        env=variables,
         start_new_session=True,
     )
     try:
@@ -61,11 +77,7 @@ def run_ranks(
     except BaseException:
         _kill_tree(job.pid)
         raise
-    if fails:
-        assert job.returncode != 0, f"the job was to fail but succeeded:\n{output}"
-    else:
-        assert job.returncode == 0, f"exit {job.returncode} from {' '.join(command)}:\n{output}"
-    return output
+    return output, job.returncode
 
 
 def _command(

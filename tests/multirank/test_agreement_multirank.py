@@ -10,5 +10,5 @@ SCRIPT = Path(__file__).with_name("agreement_ranks.py")
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_agreement(launcher: str) -> None:
-    output = run_ranks(SCRIPT, 3, launcher, timeout=150, args=["3"])
+    output = run_ranks(SCRIPT, 3, launcher, args=["3"])
     assert output.count(" ok") == 3, output

@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).with_name("collectives_ranks.py")
 @pytest.mark.parametrize(("launcher", "ranks"), [("spawn", 2), ("mpirun", 4)])
 def test_every_collective_equals_plain_torch(launcher: str, ranks: int, tmp_path: Path) -> None:
     env = {"XDG_RUNTIME_DIR": str(tmp_path)}
-    output = run_ranks(SCRIPT, ranks, launcher, timeout=150, args=[str(ranks)], env=env)
+    output = run_ranks(SCRIPT, ranks, launcher, args=[str(ranks)], env=env)
     for rank in range(ranks):
         assert f"rank {rank} ok" in output, output
     # "[W" begins a warning of torch's C++ side.

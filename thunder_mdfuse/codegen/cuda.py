@@ -190,7 +190,7 @@ class _KernelWriter:
         self.top.add(f"{target} = {call};")
 
     def _combine_parts(self, reductions: list[tuple[int, Instr]]) -> None:
-        """All parts of a row leave their results; the last to arrive combines them, in their order."""
+        """All parts of a row leave their results; the last to arrive combines them in order."""
         parts = self.arguments.name(self.launch.parts)
         spaces = {
             b.value.node: k for k, b in enumerate(self.plan.buffers) if b.space == "workspace"

@@ -1,4 +1,4 @@
-"""Sizes as C++: symbols of the domain stay, everything else becomes kernel arguments, deduplicated."""
+"""Sizes as C++: the domain's symbols stay, everything else becomes a kernel argument, once."""
 
 from collections.abc import Mapping
 

@@ -5,7 +5,8 @@ left it, or an ``EmulatorError``. Guaranteed to be found: races on shared and gl
 misaligned and forbidden accesses, shared memory read before it is written, divergent barriers,
 wrong shuffle masks, deadlocks and loops without end, and results that depend on the order in which
 threads and blocks run. See ``csrc/emulator`` for how, ``csrc/device/mdfuse.cuh`` for what a kernel
-may call.
+may call. Blocks run one after another (the blocks of one cluster together), so a kernel must not
+wait for another block of its grid; it may wait for another rank, emulated by another thread.
 """
 
 import ctypes
@@ -155,7 +156,7 @@ class EmulatedKernel:
             found = ctypes.string_at(a.address, a.nbytes)
             if found == expected:
                 continue
-            at = next(k for k in range(a.nbytes) if found[k] != expected[k])
+            at = _first_difference(found, expected)
             raise EmulatorError(
                 f"kernel {self.entry}: the result depends on the order of threads and blocks. Byte "
                 f"{at} of '{a.name or hex(a.address)}' is 0x{expected[at]:02x} when they run "
@@ -191,6 +192,14 @@ def _checked(name: str, allocations: Sequence[AllocationLike]) -> list[Allocatio
                 "several arguments share once"
             )
     return [a for a in known if a.nbytes]
+
+
+def _first_difference(a: bytes, b: bytes) -> int:
+    start, end = 0, len(a)
+    while end - start > 1:
+        middle = (start + end) // 2
+        start, end = (start, middle) if a[start:middle] != b[start:middle] else (middle, end)
+    return start
 
 
 def _restore(writable: list[Allocation], saved: list[bytes]) -> None:

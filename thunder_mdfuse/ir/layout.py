@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from thunder_mdfuse.errors import IRError
 from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.attention import attention_strides, gradient_strides
 from thunder_mdfuse.ir.attrs import (
     BroadcastAttrs,
     CastAttrs,
@@ -24,6 +25,7 @@ from thunder_mdfuse.ir.attrs import (
     CopyAttrs,
     DimsAttrs,
     PadAttrs,
+    SdpaAttrs,
     ShapeAttrs,
     SliceAttrs,
 )
@@ -310,6 +312,15 @@ def _shows(x: Strided, shown: Strided, decide: Decider) -> bool:
     return 0 in shown.shape or all(size == 1 or a == b for size, a, b in triples)
 
 
+def _attention(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    assert isinstance(node.attrs, SdpaAttrs)
+    operands = [walk.operand(a) for a in node.args]
+    if node.op == "sdpa":
+        return attention_strides(operands, t.dtype, node.attrs, walk.device, walk.decide)
+    which = use.result  # the first operand is the gradient of the result
+    return gradient_strides(operands[1:], which, t.dtype, node.attrs, walk.device, walk.decide)
+
+
 _VIEWS: dict[str, _Rule] = {
     "broadcast_in_dim": _broadcast,
     "permute": _permute,
@@ -326,5 +337,6 @@ _RULES: dict[str, _Rule] = {
     "preserve": _preserve,
     "format": _format,
     "chunk": _chunk,
+    "sdpa": _attention,
     "global": _dense,
 }

@@ -68,7 +68,7 @@ def _rewrite_instr(instr: Instr, change: Callable[[Size], Size]) -> Instr:
 
 
 def ordered(axes: Sequence[Axis], strides: dict[str, int]) -> list[Axis]:
-    """``axes`` from the slowest to the fastest in the tensor whose step along each is ``strides``."""
+    """``axes`` from the slowest to the fastest in the tensor that has these ``strides``."""
     known = [a for a in axes if a.extent != 1]
     return sorted(known, key=lambda a: -strides.get(a.name, 0))
 

@@ -38,7 +38,7 @@ def kernel_plan(
 
 
 def _with_workspaces(plan: KernelPlan) -> KernelPlan:
-    """``plan`` with memory for the parts' results of each reduction, and counters of arrived parts."""
+    """``plan`` with memory for the results of the parts, and counters of arrived parts."""
     rows = sizes.product(a.extent for a in plan.rows)
     scratch = [
         Buffer(Use(n), i.dtype.compute, False, "workspace", rows * plan.launch.parts)

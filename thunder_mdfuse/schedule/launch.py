@@ -129,7 +129,7 @@ def held_loads(plan: KernelPlan) -> list[Load]:
 
 
 def held_instructions(plan: KernelPlan) -> list[int]:
-    """The numbers of the instructions of ``held_loads``; all vector loads of a flat kernel's items."""
+    """The instructions of ``held_loads``; of a flat kernel with many items all vector loads."""
     if plan.family == "pointwise":
         many = plan.launch.items > 1
         return [n for n in sorted(needed_in(plan, 0)) if many and _is_vector(plan, n)]

@@ -47,7 +47,7 @@ IDENTITIES = {"sum": "0", "avg": "0", "product": "1", "max": "lowest", "min": "h
 
 
 class Lowering:
-    """The body of one kernel as it grows. ``in_memory`` says which values are loaded, not computed."""
+    """The body of one kernel as it grows. ``in_memory``: which values are loaded, not computed."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Lowering:
         return at
 
     def emit(self, use: Use, index: Indices, mask: Mask = ()) -> int:
-        """The instruction that holds element ``index`` of ``use`` (any value where ``mask`` fails)."""
+        """The instruction that holds element ``index`` of ``use`` (anything where ``mask`` fails)."""
         key = (use, index, mask)
         at = self._known.get(key)
         if at is None:

@@ -111,7 +111,7 @@ class InRange:
 
 @dataclass(frozen=True)
 class Draw:
-    """A uniform number in [low, high) for linear index ``counter``; operands are seed and offset."""
+    """A uniform number in [low, high) for index ``counter``; operands are seed and offset."""
 
     counter: Size
     low: float

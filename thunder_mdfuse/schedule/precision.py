@@ -93,7 +93,7 @@ class _Rewriter:
         return instr
 
     def _through_casts(self, at: int) -> int:
-        """The instruction that ``at`` stands for when casts that change nothing are looked through."""
+        """The instruction that ``at`` stands for, seen through casts that change nothing."""
         while self.plan.body[at].op == "cast" and self.uses[at] == 1:
             at = self.plan.body[at].args[0]
         return at

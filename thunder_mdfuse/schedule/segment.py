@@ -59,7 +59,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Unit:
-    """One step to be: ``kernel`` (with its group), or the node of an ``aten``, ``start``, ``wait``."""
+    """One step to be: ``kernel`` (a group), or the node of an ``aten``, ``start`` or ``wait``."""
 
     kind: str
     group: Group | None = None
@@ -71,6 +71,8 @@ def is_generated(fusion: Fusion, node: Node) -> bool:
     kind = row(node.op).kind
     if kind not in GENERATED_KINDS or node.op in ATEN_ELEMENTWISE:
         return False
+    if node.op == "nextafter" and node.types[0].dtype.is_low_precision:
+        return False  # kernels compute in f32, whose next number is another one
     types = [fusion.type_of(a) for a in node.args] + list(node.types)
     return not any(isinstance(t, TensorType) and t.dtype.is_complex for t in types)
 
@@ -219,7 +221,7 @@ class Segmenter:
         return False
 
     def units(self) -> list[Unit]:
-        """All units in the order in which they run, each kernel with the stores that others need."""
+        """All units in the order in which they run, kernels with the stores that others need."""
         self._store_what_is_needed()
         left = set(range(len(self.kinds)))
         rank = {"start": 0, "kernel": 1, "aten": 1, "wait": 2}

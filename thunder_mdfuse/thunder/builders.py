@@ -63,10 +63,19 @@ def user_cast(v: Values, a: Any, dtype: Any) -> Results:
 
 
 def _cast(v: Values, a: Any, dtype: Any, user: bool) -> Results:
+    if isinstance(dtype, type):
+        return _number_cast(v, a, dtype)
+    return v.result("cast", (v.value(a),), at.CastAttrs(known_dtype(dtype), user))
+
+
+def _number_cast(v: Values, a: Any, dtype: type) -> Results:
     found = v.find(a)
     if not isinstance(found, Use) and dtype is int:
         return found
-    return v.result("cast", (v.value(a),), at.CastAttrs(known_dtype(dtype), user))
+    known = v.known_number(found)
+    if known is not None:
+        return v.known(dtype(known))
+    return v.op("cast", (v.value(a),), at.CastAttrs(known_dtype(dtype)))
 
 
 def reduction(name: str) -> Build:
@@ -140,7 +149,11 @@ def reshape(v: Values, a: Any, shape: Sequence[Any]) -> Results:
     found = v.sizes(shape)
     if any(s == -1 for s in found):
         found = v.sizes(v.outs[0]._shape)
-    return v.result("reshape", (v.value(a),), at.ShapeAttrs(found))
+    use = v.value(a)
+    have = v.type(use)
+    assert isinstance(have, TensorType)
+    v.require_equal(sizes.product(have.shape), sizes.product(found))
+    return v.result("reshape", (use,), at.ShapeAttrs(found))
 
 
 def permute(v: Values, a: Any, permutation: Sequence[int]) -> Results:
@@ -210,7 +223,9 @@ def iota(v: Values, length: Any, *, start: Any, step: Any, device: Any, dtype: A
     return v.result("iota", (v.value(start), v.value(step)), attrs)
 
 
-def uniform(v: Values, shape: Sequence[Any], low: Any, high: Any, *, device: Any, dtype: Any) -> Use:
+def uniform(
+    v: Values, shape: Sequence[Any], low: Any, high: Any, *, device: Any, dtype: Any
+) -> Use:
     """One draw from the device's generator, then counter-based numbers."""
     dims = v.sizes(shape)
     state = v.op("rng_state", (), at.RngAttrs(v.draws, sizes.product(dims)))
@@ -246,8 +261,7 @@ def gather(name: str) -> Build:
 
 
 def scatter(name: str) -> Build:
-    """``scatter``, ``scatter_add`` and ``index_add``; a number as source fills the index's shape.
-    """
+    """``scatter``, ``scatter_add`` and ``index_add``; a number as source fills the index's shape."""
 
     def build(v: Values, a: Any, index: Any, source: Any, dim: int) -> Results:
         target, where_to, what = v.value(a), _index(v, index), v.value(source)
@@ -302,7 +316,9 @@ def copy_(v: Values, source: Any, target: Any, *, grad_enabled: bool) -> Results
     return value
 
 
-def sdpa(v: Values, q: Any, k: Any, w: Any, mask: Any, causal: bool, scale: Any, gqa: bool) -> Results:
+def sdpa(
+    v: Values, q: Any, k: Any, w: Any, mask: Any, causal: bool, scale: Any, gqa: bool
+) -> Results:
     operands = [v.value(x) for x in (q, k, w, mask) if x is not None]
     return v.result("sdpa", operands, at.SdpaAttrs(0.0, causal, scale, gqa))
 
@@ -342,9 +358,7 @@ def nll_loss_backward(
     def spread(use: Use, dims: tuple[int, ...]) -> Use:
         return v.op("broadcast_in_dim", (use,), at.BroadcastAttrs(shape, dims))[0]
 
-    classes = v.op(
-        "iota", (v.value(0), v.value(1)), at.FactoryAttrs((shape[dim],), DType.I64)
-    )[0]
+    classes = v.op("iota", (v.value(0), v.value(1)), at.FactoryAttrs((shape[dim],), DType.I64))[0]
     wanted = spread(_index(v, target), others)
     (hit,) = v.op("eq", (wanted, spread(classes, (dim,))))
     (kept,) = v.op("ne", (wanted, v.value(ignored)))

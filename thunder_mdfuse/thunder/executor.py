@@ -112,8 +112,7 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         return refusal(bsym) is None
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
-        """The symbol of one region. Cheap: nothing is translated or compiled before its first call.
-        """
+        """The symbol of one region. Cheap: nothing is translated or compiled before its first call."""
         outputs = [p for p in map(unvariableify, region.outputs) if isinstance(p, TensorProxy)]
         flat = [leaf for bsym in region.bound_symbols for leaf in rg.flatten(bsym)]
         flat = rg.dead_code_free(flat, outputs)
@@ -151,7 +150,7 @@ class _Pass:
 
     def __init__(self, executor: MdfuseExecutor, trace: TraceCtx) -> None:
         self.executor = executor
-        self.bsyms: list[BoundSymbol] = list(trace.bound_symbols)
+        self.bsyms: list[BoundSymbol] = rg.with_shapes(trace.bound_symbols)
         self.unfused: list[Unfused] = []
         self.joint = any(b.sym.id is PrimIDs.GET_GRAD for b in self.bsyms)
         self.reads = rg.count_reads(self.bsyms)
@@ -202,7 +201,8 @@ class _Pass:
         return Region(tuple(rg.with_numbers(leaves, self.numbers)), (), tuple(outputs))
 
     def _note(self, bsym: BoundSymbol, reason: Reason) -> None:
-        if bsym.sym.id in _SILENT:
+        tensors = any(isinstance(p, TensorProxy) for p in bsym.flat_proxy_outs)
+        if bsym.sym.id in _SILENT or not (tensors or refusal(bsym)):
             return
         outs = ", ".join(p.name for p in bsym.flat_proxy_outs)
         self.unfused.append(Unfused(f"{outs} = {bsym.sym.name}" if outs else bsym.sym.name, reason))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import IntegerProxy, NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from torch.distributed.device_mesh import DeviceMesh
@@ -24,11 +24,13 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from thunder_mdfuse.errors import ExecutorError, IRError
 from thunder_mdfuse.executable import Executable, compile_fusion
 from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.decide import holds
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import Mesh, ScalarType, TensorType
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder.translate import Given, Translated, translate
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, NumberNeeded
+
 
 @dataclass
 class Entry:
@@ -146,6 +148,10 @@ class FusionCall:
     def _entry(self, args: Sequence[Any]) -> Entry:
         key = self._key(args)
         found = self._entries.get(key)
+        if found is not None and not self._guards_hold(found, args):
+            self._bake_all()
+            self._entries.clear()
+            return self._specialise(self._key(args), args)
         if found is None:
             known = (self._exact, frozenset(self._baked))
             found = self._specialise(key, args)
@@ -153,9 +159,19 @@ class FusionCall:
                 self._entries = {self._key(args): found}
         return found
 
-    def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        parts: list[Any] = []
+    def _guards_hold(self, entry: Entry, args: Sequence[Any]) -> bool:
+        guards = entry.translated.fusion.guards
+        if not guards:
+            return True
         classes: dict[int, int] = {}
+        self._key(args, classes)
+        values = {f"s{number}": size for size, number in classes.items()}
+        return all(holds(guard, values) for guard in guards)
+
+    def _key(self, args: Sequence[Any], classes: dict[int, int] | None = None) -> tuple[Any, ...]:
+        """What a call must be specialised for; ``classes`` gets the numbers of its sizes."""
+        parts: list[Any] = []
+        classes = {} if classes is None else classes
         for proxy, arg in zip(self.inputs, args, strict=True):
             if isinstance(proxy, DTensorProxy):
                 parts.append(arg._spec)
@@ -175,21 +191,34 @@ class FusionCall:
                 translated, specs, mesh = self._translate(args)
                 break
             except NumberNeeded as e:
-                self._baked.add(e.name)
+                if e.name in {p.name for p in self.inputs} - self._baked:
+                    self._baked.add(e.name)
+                elif self._exact:
+                    raise IRError(f"{self.name}: {e.name} must be known to compile it") from None
+                else:
+                    self._bake_all()
             except IRError:
                 # Sizes that are equal now, but not by the symbols that they are made of.
                 if self._exact or self._simple:
                     raise
-                self._exact = True
+                self._bake_all()
         entry = Entry(translated, compile_fusion(translated.fusion, self.name), specs, mesh)
         self._entries[key] = entry
         return entry
 
+    def _bake_all(self) -> None:
+        """From now on specialise for the very sizes and integers of a call."""
+        self._exact = True
+        self._baked |= {p.name for p in self.inputs if isinstance(p, IntegerProxy)}
+
     def _translate(
         self, args: Sequence[Any]
     ) -> tuple[Translated, tuple[DTensorSpec | None, ...], DeviceMesh | None]:
-        given_specs = {p.name: a._spec for p, a in zip(self.inputs, args, strict=True)
-                       if isinstance(p, DTensorProxy)}
+        given_specs = {
+            p.name: a._spec
+            for p, a in zip(self.inputs, args, strict=True)
+            if isinstance(p, DTensorProxy)
+        }
         mesh = next((s.mesh for s in given_specs.values()), None) or dt.traced_mesh(self.bsyms)
         logical = None if mesh is None else dt.logical_mesh(mesh)
         specs = dt.specs_for(self.bsyms, self.inputs, given_specs)
@@ -198,9 +227,7 @@ class FusionCall:
         done = translate(self.bsyms, self.inputs, self.outputs, given, logical, pins)
         return done, tuple(specs.get(p.name) for p in self.outputs), mesh
 
-    def _given(
-        self, args: Sequence[Any], mesh: Mesh | None, specs: dt.Specs
-    ) -> list[Given]:
+    def _given(self, args: Sequence[Any], mesh: Mesh | None, specs: dt.Specs) -> list[Given]:
         classes: dict[int, int] = {}
         locals_ = dt.local_inputs(self.bsyms)
         found: list[Given] = []
@@ -267,7 +294,9 @@ def _is_symbolic(proxy: Proxy) -> bool:
 
 
 def _on_mesh(bsyms: Sequence[BoundSymbol]) -> bool:
-    return any(isinstance(p, DTensorProxy) for b in bsyms for p in (*b.flat_proxy_args, *b.flat_proxy_outs))
+    return any(
+        isinstance(p, DTensorProxy) for b in bsyms for p in (*b.flat_proxy_args, *b.flat_proxy_outs)
+    )
 
 
 def _guarded_by_thunder(inputs: Sequence[Proxy]) -> bool:
@@ -291,8 +320,7 @@ def _is_host_scalar(proxy: Proxy, inputs: Sequence[Proxy]) -> bool:
 def _writes(
     bsyms: Sequence[BoundSymbol], inputs: Sequence[Proxy], outputs: Sequence[Proxy]
 ) -> dict[int, tuple[int, bool]]:
-    """For each write: the output that it is (or a number past them), the input, and the grad mode.
-    """
+    """For each write: the output that it is (or a number past them), the input, and the grad mode."""
     where = {p.name: i for i, p in enumerate(inputs)}
     at = {p.name: i for i, p in enumerate(outputs)}
     found: dict[int, tuple[int, bool]] = {}

@@ -154,8 +154,13 @@ def _sdpa_backward_meta(
 
 
 def _run_sdpa(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, causal: bool, scale: Any, gqa:
-    bool
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: Any,
+    causal: bool,
+    scale: Any,
+    gqa: bool,
 ) -> torch.Tensor:
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=gqa
@@ -183,8 +188,7 @@ def _sdpa_grad(sdpa: Symbol, backward: Symbol) -> Callable[..., Any]:
 
 
 def _sdpa_door(sdpa: Symbol) -> Callable[..., Any]:
-    """One step for attention; with dropout, or a mask that needs a gradient, Thunder's own symbols.
-    """
+    """One step for attention; with dropout, or a mask that needs a gradient, Thunder's own symbols."""
 
     def door(
         query: Any,

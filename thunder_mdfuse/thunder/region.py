@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from thunder.core import prims
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, has_tags
@@ -32,10 +33,10 @@ class Kind:
 
 
 def kind_of(bsym: BoundSymbol) -> Kind | None:
-    """The kind of a symbol; None for symbols on numbers alone, which the host computes."""
-    tensors = [p for p in _proxies(bsym) if isinstance(p, TensorProxy)]
-    if not tensors:
+    """The kind of a symbol; None for symbols that make numbers alone, which the host computes."""
+    if not any(isinstance(p, TensorProxy) for p in bsym.flat_proxy_outs):
         return None
+    tensors = [p for p in _proxies(bsym) if isinstance(p, TensorProxy)]
     backward = BoundSymbolTag.BACKWARD in bsym.tags
     on_mesh = [p for p in tensors if isinstance(p, DTensorProxy)]
     if on_mesh:
@@ -105,8 +106,7 @@ class _Cluster:
 
 
 class Grouping:
-    """Groups the symbols of one trace. ``groups`` gives them in an order that respects all edges.
-    """
+    """Groups the symbols of one trace. ``groups`` gives them in an order that respects all edges."""
 
     def __init__(
         self, bsyms: Sequence[BoundSymbol], fusible: Callable[[BoundSymbol], bool]
@@ -364,3 +364,26 @@ def with_numbers(
         if isinstance(p, NumberProxy):
             pull(p.name)
     return [*extra.values(), *bsyms]
+
+
+def with_shapes(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """``bsyms`` with a ``prims.shape`` for every size that the host reads and no symbol of its own makes.
+
+    Under symbolic values Thunder asks for a shape inside of composites; those that are fused take the
+    only producer of the name with them.
+    """
+    made = {p.name for b in bsyms for p in b.flat_proxy_outs}
+    missing = {
+        p.name
+        for b in bsyms
+        for p in b.flat_proxy_args
+        if isinstance(p, NumberProxy) and p.name not in made
+    }
+    found: list[BoundSymbol] = []
+    for bsym in bsyms:
+        found.append(bsym)
+        for p in bsym.flat_proxy_outs:
+            if missing & set(_dim_names(p)):
+                found.append(prims.shape.bind(p, output=tuple(p._shape)))
+                missing -= set(_dim_names(p))
+    return found

@@ -83,5 +83,6 @@ def _check(bsym: BoundSymbol, proxy: TensorProxy, found: TensorType | ScalarType
 
 def _finish(v: Values, outputs: Sequence[Proxy]) -> Fusion:
     written = {name: Output(value, storage.node) for name, value, storage in v.writes}
-    wanted = [written.pop(p.name, None) or Output(v.value(p)) for p in outputs]
-    return verify(v.builder.finish((*wanted, *written.values())), "translation")
+    wanted = [written.pop(p.name) if p.name in written else Output(v.value(p)) for p in outputs]
+    fusion = v.builder.finish((*wanted, *written.values()), tuple(v.guards))
+    return verify(fusion, "translation")

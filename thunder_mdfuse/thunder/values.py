@@ -9,7 +9,9 @@ fold
 back into size expressions.
 """
 
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ from thunder_mdfuse.ir.attrs import (
     FactoryAttrs,
     SizeAttrs,
 )
-from thunder_mdfuse.ir.graph import Builder, Use, number
+from thunder_mdfuse.ir.graph import Builder, Guard, Use, number
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import DType, Placements, ScalarType, TensorType
 
@@ -51,14 +53,44 @@ NUMBER_DTYPES: dict[type, DType] = {
     float: DType.F64,
     complex: DType.C128,
 }
-_SIZE_OPS = {
+_SIZE_OPS: dict[str, Callable[..., Size]] = {
     "add": sizes.add,
     "sub": lambda a, b: sizes.add(a, sizes.multiply(-1, b)),
     "mul": sizes.multiply,
+    "neg": lambda a: sizes.multiply(-1, a),
     "floor_div": sizes.floordiv,
+    "trunc_div": sizes.floordiv,
     "remainder": sizes.mod,
     "minimum": sizes.minimum,
     "maximum": sizes.maximum,
+}
+_DIVISIONS = ("floor_div", "trunc_div", "remainder")
+# Numbers that are all known are worked out here, so that what depends on them is known as well.
+_NUMBER_OPS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "neg": operator.neg,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "trunc_div": lambda a, b: int(a / b),
+    "floor_div": operator.floordiv,
+    "remainder": operator.mod,
+    "fmod": math.fmod,
+    "pow": operator.pow,
+    "minimum": min,
+    "maximum": max,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "signbit": lambda a: math.copysign(1, a) < 0,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "floor": math.floor,
+    "ceil": math.ceil,
 }
 
 
@@ -95,6 +127,7 @@ class Values:
         self.outs: tuple[Any, ...] = ()
         self.pins: tuple[Placements | None, ...] = ()
         self.writes: list[tuple[str, Use, Use]] = []
+        self.guards: dict[Guard, None] = {}
         self.draws = 0
 
     def begin(self, outs: tuple[Any, ...], pins: tuple[Placements | None, ...]) -> None:
@@ -144,8 +177,7 @@ class Values:
         found = self.find(x)
         if not isinstance(found, Use):
             return found
-        known = self._constant(found, x)
-        return int(known.real)
+        return int(self.number(x).real)
 
     def sizes(self, xs: Sequence[Any]) -> tuple[Size, ...]:
         """All of ``xs`` as sizes."""
@@ -153,18 +185,10 @@ class Values:
 
     def number(self, x: Any) -> bool | int | float | complex:
         """``x`` as a number that is known now, for attributes. Raises ``NumberNeeded``."""
-        found = self.find(x)
-        if isinstance(found, Use):
-            return self._constant(found, x)
-        if isinstance(found, int):
-            return found
-        raise NumberNeeded(x.name)
-
-    def _constant(self, use: Use, x: Any) -> bool | int | float | complex:
-        node = self.builder.nodes[use.node]
-        if node.op != "const":
+        known = self.known_number(self.find(x))
+        if known is None:
             raise NumberNeeded(x.name)
-        return number(node.attrs)  # type: ignore[arg-type]
+        return known
 
     def type(self, use: Use) -> TensorType | ScalarType:
         """The type of a value."""
@@ -180,14 +204,32 @@ class Values:
         return self.builder.op(name, tuple(args), attrs, pins)
 
     def scalar_op(self, name: str, args: Sequence[Any]) -> Use | Size:
-        """An op on numbers alone: sizes stay sizes where they can."""
+        """An op on numbers alone: sizes stay sizes, and known numbers known, where they can."""
         found = [self.find(a) for a in args]
-        known = [f for f in found if not isinstance(f, Use)]
-        if len(known) == len(found) and name in _SIZE_OPS:
-            divides = name in ("floor_div", "remainder")
-            if not divides or (isinstance(known[1], int) and known[1] > 0):
-                return _SIZE_OPS[name](*known)
+        known = [self.known_number(f) for f in found]
+        if name in _NUMBER_OPS and None not in known:
+            return self.known(_NUMBER_OPS[name](*known))
+        decided = _decided(name, found, known)
+        if decided is not None:
+            return self.builder.const(decided)
+        whole = [f for f in found if not isinstance(f, Use)]
+        divides = name in _DIVISIONS
+        if len(whole) == len(found) and name in _SIZE_OPS:
+            if not divides or (whole[1] != 0 and all(map(sizes.nonnegative, whole))):
+                return _SIZE_OPS[name](*whole)
         return self.builder.op(name, tuple(map(self.value, args)))[0]
+
+    def known(self, value: bool | int | float | complex) -> Use | Size:
+        """A number that is known now."""
+        return value if type(value) is int else self.builder.const(value)
+
+    def known_number(self, found: Use | Size) -> bool | int | float | complex | None:
+        """The number that a value is, when it is known now."""
+        if isinstance(found, int):
+            return found
+        if not isinstance(found, Use) or self.builder.nodes[found.node].op != "const":
+            return None
+        return number(self.builder.nodes[found.node].attrs)  # type: ignore[arg-type]
 
     def aligned(self, args: Sequence[Any]) -> tuple[Use, ...]:
         """Operands of one shape: Thunder leaves 0-dim CPU tensors as they are, like numbers."""
@@ -202,6 +244,22 @@ class Values:
             return use
         return self.op("broadcast_in_dim", (use,), BroadcastAttrs(shape, ()))[0]
 
+    def require_equal(self, a: Size, b: Size) -> None:
+        """What is built from now on holds only where two sizes are equal."""
+        if a != b:
+            if isinstance(a, int) and isinstance(b, int):
+                raise IRError(f"sizes {a} and {b} must be equal")
+            self.guards[Guard(a, "==", b)] = None
+
     def full(self, fill: Any, shape: tuple[Size, ...], dtype: DType) -> Use:
         """A tensor filled with one number."""
         return self.op("full", (self.value(fill),), FactoryAttrs(shape, dtype))[0]
+
+
+def _decided(name: str, found: Sequence[Use | Size], known: Sequence[Any]) -> bool | None:
+    """The truth of an op on numbers that one operand decides: sizes are never negative."""
+    if name == "signbit" and not isinstance(found[0], Use) and sizes.nonnegative(found[0]):
+        return False
+    if name == "bitwise_and" and any(k is False for k in known):
+        return False
+    return True if name == "bitwise_or" and any(k is True for k in known) else None

@@ -14,7 +14,7 @@ import torch
 # A few units in the last place of the dtype in which an op's result may be kept, and its least step.
 _UNIT = {
     torch.float64: 2.0**-49,
-    torch.float32: 2.0**-21,
+    torch.float32: 2.0**-20,
     torch.float16: 2.0**-10,
     torch.bfloat16: 2.0**-7,
     torch.float8_e4m3fn: 2.0**-3,
@@ -89,6 +89,8 @@ def _settled(value: torch.Tensor, doubt: torch.Tensor, eager: torch.Tensor) -> K
     """A result in the eager dtype: rounded, or of no use where an integer may be another one."""
     if eager.is_floating_point():
         value = value.double()
+        if eager.dtype is torch.float8_e4m3fn:  # it has no infinities
+            value = torch.where(value.isinf(), torch.nan, value)
         return Known(eager, value, rounding(value, doubt, eager.dtype))
     return Known(eager, value.to(eager.dtype), torch.where(doubt > 0, torch.inf, 0.0))
 

@@ -16,7 +16,9 @@ cluster_reduction(MDF_IN(float) x, MDF_OUT(float) y, mdf::i32 n) {
   if (threadIdx.x == 0) part[0] = mine;
   mdf::cluster_barrier();
   float sum = 0.0f;
-  for (mdf::i32 r = 0; r < blocks; ++r) sum = mdf::add(sum, mdf::cluster_read(part, 0, mdf::u32(r)));
+  for (mdf::i32 r = 0; r < blocks; ++r) {
+    sum = mdf::add(sum, mdf::cluster_read(part, 0, mdf::u32(r)));
+  }
   mdf::cluster_barrier();
   if (MDF_IN_BOUNDS(c < n)) mdf::store1(y, first + c, mdf::div(v, sum));
 }

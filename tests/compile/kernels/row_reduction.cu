@@ -1,5 +1,5 @@
-// y = x - mean(x) and the largest of each row: a block a row. The mean by shuffles and shared memory
-// written out, the maximum by block_reduce.
+// y = x - mean(x) and the largest of each row: a block a row. The mean by shuffles and shared
+// memory written out, the maximum by block_reduce.
 #include "mdfuse.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)

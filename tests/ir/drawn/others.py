@@ -12,6 +12,7 @@ from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.graph import Builder, Use
 from thunder_mdfuse.ir.types import DType
 
+
 def _quiet(function: Callable[..., Any], x: torch.Tensor, dims: tuple[int, ...]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of too few elements
