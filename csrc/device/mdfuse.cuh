@@ -10,8 +10,8 @@
 //   MDF_OUT(T)    T* __restrict__: no other pointer of the kernel reaches it
 //   MDF_INOUT(T)  T*: may alias others (in-place writes, counters, mailboxes)
 //   const T*      an input that an MDF_INOUT parameter may alias
-//   Parameters are pointers, i32, i64, u32, u64, float, double or bool. threadIdx, blockIdx,
-//   blockDim and gridDim are CUDA's. A block that reduces or shuffles has a multiple of 32 threads.
+//   Parameters are pointers, integers, float, double or bool. threadIdx, blockIdx, blockDim and
+//   gridDim are CUDA's. A block that reduces or shuffles has a multiple of 32 threads.
 //   MDF_IN_BOUNDS(c)  marks a bound predicate: if (MDF_IN_BOUNDS(i < n)) ...; the value of c
 //
 // TYPES (types.cuh)

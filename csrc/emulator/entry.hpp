@@ -15,7 +15,7 @@ struct CountTo<0, K...> {
 template <class T>
 struct Letter {
   static_assert(sizeof(T) == 0,
-                "a kernel parameter is a pointer, i32, u32, i64, u64, float, double or bool");
+                "a kernel parameter is a pointer, an integer, float, double or bool");
 };
 template <class T>
 struct Letter<T*> {
@@ -26,6 +26,10 @@ struct Letter<T*> {
   struct Letter<T> {                          \
     static constexpr char value = letter;     \
   };
+MDF_EMU_LETTER(signed char, 'b')
+MDF_EMU_LETTER(unsigned char, 'B')
+MDF_EMU_LETTER(short, 'h')
+MDF_EMU_LETTER(unsigned short, 'H')
 MDF_EMU_LETTER(int, 'i')
 MDF_EMU_LETTER(unsigned, 'I')
 MDF_EMU_LETTER(long, 'q')

@@ -47,6 +47,11 @@ def _exact(function: Callable[..., Any]) -> Function:
     return call
 
 
+def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    rest = np.fmod(a, b)
+    return np.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
 def _trunc_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, b, rounding_mode="trunc")
 
@@ -80,7 +85,7 @@ FLOAT_BINARY = _torch(
     "add sub mul div pow atan2 minimum maximum copysign eq ne lt le gt ge logical_and logical_or"
 ) | {
     "fmod": _exact(np.fmod),
-    "remainder": _exact(np.remainder),
+    "remainder": _exact(_remainder),
     "floor_div": torch.floor_divide,
     "trunc_div": _trunc_div,
 }

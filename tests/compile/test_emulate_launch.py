@@ -93,9 +93,11 @@ extern "C" __global__ void reverse_dynamic(MDF_IN(double) x, MDF_OUT(double) y, 
   mdf::store1(y, threadIdx.x, flags[other] ? double(s[other]) : -s[other]);
 }
 extern "C" __global__ void kinds(MDF_OUT(double) out, mdf::i32 a, mdf::u32 b, mdf::i64 c,
-                                 mdf::u64 d, float e, double f, bool g) {
-  const double all[7] = {double(a), double(b), double(c), double(d), double(e), f, double(g)};
-  for (int k = 0; k < 7; ++k) mdf::store1(out, k, all[k]);
+                                 mdf::u64 d, float e, double f, bool g, mdf::i8 h, mdf::u8 i,
+                                 mdf::i16 j, mdf::u16 l) {
+  const double all[11] = {double(a), double(b), double(c), double(d), double(e), f,
+                          double(g), double(h), double(i), double(j), double(l)};
+  for (int k = 0; k < 11; ++k) mdf::store1(out, k, all[k]);
 }
 extern "C" __global__ void gaps(MDF_INOUT(float) out) {
   if (threadIdx.x % 8 != 5) mdf::store1(out, threadIdx.x, 1.0f);
@@ -248,11 +250,11 @@ def test_clusters() -> None:
 
 
 def test_arguments_of_every_kind() -> None:
-    out = np.empty(7)
-    scalars = [-5, 2**32 - 1, -(2**40), 2**63, 0.5, 1 / 3, True]
+    out = np.empty(11)
+    scalars = [-5, 2**32 - 1, -(2**40), 2**63, 0.5, 1 / 3, True, -128, 255, -(2**15), 65535]
     launch(SOURCE, "kinds", outputs=[out], scalars=scalars, block=1)
     assert out.tolist() == [float(v) for v in scalars]
-    assert build(SOURCE, "kinds").signature == "PiIqQfd?"
+    assert build(SOURCE, "kinds").signature == "PiIqQfd?bBhH"
     launch(SOURCE, "nothing", grid=3)
 
 

@@ -12,14 +12,11 @@ from ir.drawn import elementwise, others, shapes
 from ir.drawn.core import FAMILIES, Program, build, finish, named, programs, run_eager, sizes_of
 
 from thunder_mdfuse.errors import IRError
-from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir import sizes
-from thunder_mdfuse.ir.graph import Builder, Fusion, Use
+from thunder_mdfuse.ir.graph import Fusion, Use
 from thunder_mdfuse.ir.layout import Decider, Layout, holds, layouts
-from thunder_mdfuse.ir.ops import OPS
-from thunder_mdfuse.ir.sizes import Size, symbol
-from thunder_mdfuse.ir.text import parse, render
-from thunder_mdfuse.ir.types import DType, TensorType
+from thunder_mdfuse.ir.sizes import Size
+from thunder_mdfuse.ir.text import render
 
 # For a long run by hand: LAYOUT_EXAMPLES=20000 python -m pytest tests/ir/test_layout.py
 MANY = int(os.environ.get("LAYOUT_EXAMPLES", "250"))

@@ -4,29 +4,17 @@ Values are whole numbers in f64 and every op keeps them whole and small, so that
 are exact and results can be compared bit for bit.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from hypothesis import strategies as st
+from sharding.pool import SIZES, Pool
 
 from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.graph import Builder, Fusion, Use
-from thunder_mdfuse.ir.types import (
-    REPLICATE,
-    DType,
-    Mesh,
-    MeshAxis,
-    Partial,
-    Placement,
-    Placements,
-    Shard,
-    StridedShard,
-    TensorType,
-)
+from thunder_mdfuse.ir.types import DType, Mesh, MeshAxis, Placements
 
 MESHES = [(2,), (3,), (4,), (1,), (2, 2), (2, 3), (3, 2), (4, 2), (1, 2), (2, 2, 2), (2, 1, 2)]
-SIZES = [1, 2, 3, 4, 5, 6, 8]
 NAMES = ("dp", "cp", "tp")
 
 
@@ -40,71 +28,6 @@ class Program:
     expected: list[torch.Tensor]
 
 
-@dataclass
-class Pool:
-    """A program being built: its tensor values, each with its oracle."""
-
-    draw: Callable
-    builder: Builder
-    inputs: list[tuple[torch.Tensor, Placements]] = field(default_factory=list)
-    values: list[tuple[Use, torch.Tensor]] = field(default_factory=list)
-
-    def pick(self, good: Callable[[torch.Tensor], bool] = lambda x: True):
-        """A value that is ``good``, or None. Late ones are preferred, so that chains get long."""
-        found = [v for v in self.values if good(v[1])]
-        if len(found) > 2 and self.draw(st.booleans()):
-            found = found[-2:]
-        return self.draw(st.sampled_from(found)) if found else None
-
-    def partner(self, x: torch.Tensor):
-        """A float value of the shape of ``x``."""
-        return self.pick(lambda y: y.shape == x.shape and y.dtype == x.dtype)
-
-    def emit(self, name, args, attrs=at.NO_ATTRS, oracle=()):
-        """Append an op whose results must be ``oracle``; sometimes pin its placements."""
-        types = self.builder.op(name, args, attrs)
-        placements = None
-        if self.draw(st.integers(0, 3)) == 0:
-            placements = tuple(self.placements(x, partial=False) for x in oracle)
-            types = self.builder.op(name, args, attrs, placements)
-        for use, x in zip(types, oracle, strict=True):
-            self.values.append((use, x))
-        return types
-
-    def placements(self, x: torch.Tensor, partial: bool = True) -> Placements:
-        return placements_for(
-            self.draw, self.builder.mesh, x.ndim, partial and x.is_floating_point()
-        )
-
-    def input(self, x: torch.Tensor) -> Use:
-        places = self.placements(x)
-        dtype = {torch.float64: DType.F64, torch.int64: DType.I64}[x.dtype]
-        use = self.builder.input(TensorType(dtype, tuple(x.shape), places))
-        self.inputs.append((x, places))
-        self.values.append((use, x))
-        return use
-
-
-def placements_for(draw, mesh: Mesh, ndim: int, partial: bool) -> Placements:
-    """One placement an axis; pending reductions of kinds that commute."""
-    options: list[Placement] = [REPLICATE]
-    for d in range(ndim):
-        options += [Shard(d), Shard(d), StridedShard(d, 2), StridedShard(d, 3)]
-    kinds = draw(st.sampled_from([["sum"], ["sum", "avg"], ["max"], ["min"], ["product"]]))
-    if partial:
-        options += [Partial(kind) for kind in kinds for _ in range(2)]
-    return tuple(draw(st.sampled_from(options)) for _ in mesh.axes)
-
-
-def numbers(draw, shape) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
-    return torch.randint(-5, 6, tuple(shape), generator=generator).double()
-
-
-def small(x: torch.Tensor) -> torch.Tensor:
-    return torch.remainder(x, 13.0)
-
-
 # One function an op: picks operands from the pool and appends the op with its oracle. What may
 # grow is followed by a remainder, which also is an op that no pending reduction passes.
 
@@ -112,7 +35,7 @@ def small(x: torch.Tensor) -> torch.Tensor:
 def _limit(pool: Pool, use: Use, x: torch.Tensor) -> None:
     if pool.draw(st.booleans()) or x.abs().amax().item() > 1e6:
         pool.values.pop()
-        pool.emit("remainder", (use, pool.builder.const(13.0)), oracle=(small(x),))
+        pool.emit("remainder", (use, pool.builder.const(13.0)), oracle=(torch.remainder(x, 13.0),))
 
 
 UNARY = {"neg": torch.neg, "abs": torch.abs, "sign": torch.sign}
@@ -289,11 +212,8 @@ def matmul(pool: Pool) -> None:
         return
     use, x = picked
     other = pool.pick(lambda y: y.is_floating_point() and _multiplies(x, y))
-    if other is None:
-        y = numbers(pool.draw, (x.shape[-1], pool.draw(st.sampled_from(SIZES))))
-        other = (pool.input(y), y) if len(pool.inputs) == pool.builder._inputs else None
-    if other is None:
-        return
+    if other is None or pool.draw(st.booleans()):
+        other = pool.fresh((x.shape[-1], pool.draw(st.sampled_from(SIZES))))
     (out,) = pool.emit("matmul", (use, other[0]), oracle=(x @ other[1],))
     _limit(pool, out, pool.values[-1][1])
 
@@ -311,11 +231,11 @@ def linear(pool: Pool) -> None:
         return
     use, x = picked
     w = pool.pick(lambda y: y.is_floating_point() and y.ndim == 2 and y.shape[1] == x.shape[-1])
-    if w is None:
-        return
-    bias = pool.pick(lambda y: y.is_floating_point() and y.shape == w[1].shape[:1])
+    if w is None or pool.draw(st.booleans()):
+        w = pool.fresh((pool.draw(st.sampled_from(SIZES)), x.shape[-1]))
     args, tensors = [use, w[0]], [x, w[1]]
-    if bias is not None:
+    if pool.draw(st.booleans()):
+        bias = pool.fresh(w[1].shape[:1])
         args.append(bias[0])
         tensors.append(bias[1])
     (out,) = pool.emit("linear", tuple(args), oracle=(torch.nn.functional.linear(*tensors),))
@@ -408,13 +328,12 @@ def programs(draw) -> Program:
     mesh = Mesh(tuple(MeshAxis(n, k) for n, k in zip(NAMES, shape, strict=False)))
     pool = Pool(draw, Builder(mesh))
     for _ in range(draw(st.integers(1, 3))):
-        shape = draw(st.lists(st.sampled_from(SIZES), max_size=3))
-        pool.input(numbers(draw, shape))
+        pool.fresh(draw(st.lists(st.sampled_from(SIZES), max_size=3)))
     for _ in range(draw(st.integers(2, 8))):
         draw(st.sampled_from(OPS))(pool)
         if pool.values[-1][1].numel() > 2000:
             pool.values.pop()
-    count = draw(st.integers(1, 3))
-    outputs = [pool.values[-1], *(draw(st.sampled_from(pool.values)) for _ in range(count - 1))]
+    # All that was built is read by an output, up to a limit; an inner value may be one too.
+    outputs = [*(pool.leaves()[:4] or pool.values[-1:]), draw(st.sampled_from(pool.values))]
     fusion = pool.builder.finish(tuple(use for use, _ in outputs))
     return Program(mesh, pool.inputs, fusion, [x for _, x in outputs])

@@ -199,8 +199,8 @@ class BodyWriter:
         tests = []
         for b in bounds:
             at, extent = printer(b.index), self.arguments.name(b.extent)
-            tests.append(f"({at}) >= 0 && ({at}) < {extent}")
-        return f"({' && '.join(tests)})"
+            tests.append(f"{at} >= 0 && {at} < {extent}")
+        return f"MDF_IN_BOUNDS({' && '.join(tests)})"
 
     def _cast(self, instr: Instr) -> str:
         source = self.plan.body[instr.args[0]]

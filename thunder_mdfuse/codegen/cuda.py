@@ -22,11 +22,13 @@ from thunder_mdfuse.errors import CodegenError
 from thunder_mdfuse.ir.sizes import Size, product, symbols
 from thunder_mdfuse.ir.types import DType
 from thunder_mdfuse.schedule.axes import positions
-from thunder_mdfuse.schedule.launch import held_instructions, needed_in, store_phase
+from thunder_mdfuse.schedule.launch import (
+    MOST_UNROLLED,
+    held_instructions,
+    needed_in,
+    store_phase,
+)
 from thunder_mdfuse.schedule.plan import Instr, KernelPlan, Load, Scalar, Store
-
-# A loop of at most so many items is unrolled, with its row in registers.
-MOST_UNROLLED = 16
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class _KernelWriter:
         self.arguments = Arguments()
         self.scalars: list[Scalar] = []
         self.held = held_instructions(plan)
+        # The phase that fetches what is held: not always the first one of the kernel.
+        self.fetched_in = {
+            at: next(p for p in range(plan.phases) if at in needed_in(plan, p)) for at in self.held
+        }
         self.column_names = {a.name for a in plan.columns}
         self.top = Block()
         names = {a.name: a.name for a in plan.rows}
@@ -222,7 +228,7 @@ class _KernelWriter:
 
     def _loops(self, phase: int, reductions: list[int], stores: list[Store]) -> None:
         needed = sorted(needed_in(self.plan, phase))
-        early = [at for at in needed if at in self.held] if phase == 0 else []
+        early = [at for at in needed if self.fetched_in.get(at) == phase]
         unrolled = self.launch.items <= MOST_UNROLLED and self.launch.hold != "none"
         if early and self.launch.hold == "registers":
             inner = self._item_loop(True)
@@ -245,7 +251,7 @@ class _KernelWriter:
             return
         # Each thread reads only what it wrote itself, so shared memory needs no barrier here.
         place = f"(t * {self.launch.threads} + threadIdx.x) * {self.launch.vector}"
-        if phase == 0:
+        if phase == self.fetched_in[at]:
             self.body.fetch(inner, at, f"const mdf::Vec<{cpp}, {self.launch.vector}> x{at}")
             inner.add(f"mdf::store<{self.launch.vector}>(h{at}, {place}, x{at});")
         else:

@@ -22,6 +22,10 @@ Argument = int | float | bool | ctypes._SimpleCData  # type: ignore[type-arg]
 
 _LETTERS: dict[str, tuple[type, str]] = {
     "P": (ctypes.c_void_p, "pointer"),
+    "b": (ctypes.c_int8, "i8"),
+    "B": (ctypes.c_uint8, "u8"),
+    "h": (ctypes.c_int16, "i16"),
+    "H": (ctypes.c_uint16, "u16"),
     "i": (ctypes.c_int32, "i32"),
     "I": (ctypes.c_uint32, "u32"),
     "q": (ctypes.c_int64, "i64"),
@@ -32,6 +36,10 @@ _LETTERS: dict[str, tuple[type, str]] = {
 }
 _INTEGER_RANGES = {
     "P": (0, 2**64 - 1),
+    "b": (-(2**7), 2**7 - 1),
+    "B": (0, 2**8 - 1),
+    "h": (-(2**15), 2**15 - 1),
+    "H": (0, 2**16 - 1),
     "i": (-(2**31), 2**31 - 1),
     "I": (0, 2**32 - 1),
     "q": (-(2**63), 2**63 - 1),

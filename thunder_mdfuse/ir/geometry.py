@@ -235,10 +235,15 @@ def expanded_strides(x: Strided, shape: Sizes, dims: Sequence[int], decide: Deci
 def reshaped_strides(x: Strided, shape: Sizes, decide: Decider) -> Sizes | None:
     """Strides with which ``x`` shows as ``shape``, or None: ``at::detail::computeStride``.
 
+    ``shape`` has as many elements as ``x``.
     Runs of dims of ``x`` that step evenly must each hold whole dims of the new shape.
     """
     if not x.shape:
         return (1,) * len(shape)
+    rows = zip(x.strides, ordered_strides(x.shape, range(len(x.shape))), strict=True)
+    if all(decide.surely_equal(a, b) for a, b in rows):
+        # Row-major to the last size-1 dim: what follows would find this, with more questions.
+        return contiguous_strides(shape, decide)
     if is_empty(x.shape, decide):
         same = _same_shape(x.shape, shape, decide)
         return x.strides if same else contiguous_strides(shape, decide)

@@ -279,6 +279,8 @@ def _slice(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
 def _reshape(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
     assert isinstance(node.attrs, ShapeAttrs)
     x = walk.operand(node.args[0])
+    if not walk.decide.equal(sizes.product(x.shape), sizes.product(t.shape)):
+        raise IRError(f"{use}: {x.shape} and {t.shape} have different numbers of elements")
     strides = reshaped_strides(x, t.shape, walk.decide)
     if strides is not None:
         places = _everywhere(walk, x, Strided(t.shape, strides))

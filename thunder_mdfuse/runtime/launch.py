@@ -112,28 +112,15 @@ def prepare_emulated(text: KernelText, symbols: Mapping[str, int]) -> Launcher:
     def run(tensors: Mapping[Use, torch.Tensor], numbers: Mapping[Use, object]) -> None:
         if grid == 0:
             return
-        arguments: list[int | float | bool] = []
-        allocations: dict[int, Allocation] = {}
-        tensors_used = pointers_of(tensors)
-        for i, (buffer, tensor) in enumerate(zip(text.plan.buffers, tensors_used, strict=True)):
-            address = tensor.data_ptr()
-            nbytes = _reach(tensor)
-            arguments.append(address)
-            fresh = buffer.written or buffer.space == "workspace"
-            if fresh:
-                poison(address, nbytes)
-            known = allocations.get(address)
-            writable = fresh or buffer.space == "counters"
-            writable = writable or (known is not None and known.writable)
-            name = f"b{i} ({buffer.value if buffer.space == 'global' else buffer.space})"
-            allocations[address] = Allocation(address, nbytes, writable, name, fresh=fresh)
+        used = pointers_of(tensors)
+        arguments: list[int | float | bool] = [tensor.data_ptr() for tensor in used]
         arguments += bound
         arguments += [_converted(numbers[use], dtype) for use, dtype in scalars]  # type: ignore[misc]
         report = kernel.launch_checked(
             grid=(grid, 1, 1),
             block=(text.plan.launch.threads, 1, 1),
             args=arguments,
-            allocations=list(allocations.values()),
+            allocations=_allocations(text.plan.buffers, used),
             shared_bytes=text.shared,
         )
         # Counters that nobody had to move (a single part) are unwritten and none the worse.
@@ -146,6 +133,32 @@ def prepare_emulated(text: KernelText, symbols: Mapping[str, int]) -> Launcher:
             )
 
     return run
+
+
+def _allocations(buffers: Sequence[Buffer], tensors: Sequence[torch.Tensor]) -> list[Allocation]:
+    """The memory that a kernel may touch, fresh memory poisoned.
+
+    Arguments that overlap, as two views of one storage do, are one allocation.
+    """
+    single = []
+    for i, (buffer, tensor) in enumerate(zip(buffers, tensors, strict=True)):
+        fresh = buffer.written or buffer.space == "workspace"
+        address, nbytes = tensor.data_ptr(), _reach(tensor)
+        if fresh:
+            poison(address, nbytes)
+        name = f"b{i} ({buffer.value if buffer.space == 'global' else buffer.space})"
+        writable = fresh or buffer.space == "counters"
+        single.append(Allocation(address, nbytes, writable, name, fresh=fresh))
+    joined: list[Allocation] = []
+    for a in sorted((a for a in single if a.nbytes), key=lambda a: a.address):
+        last = joined[-1] if joined else None
+        if last is None or a.address >= last.address + last.nbytes:
+            joined.append(a)
+            continue
+        nbytes = max(last.nbytes, a.address + a.nbytes - last.address)
+        writable = last.writable or a.writable
+        joined[-1] = Allocation(last.address, nbytes, writable, f"{last.name}, {a.name}")
+    return joined
 
 
 def _reach(tensor: torch.Tensor) -> int:

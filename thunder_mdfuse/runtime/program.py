@@ -21,6 +21,7 @@ from thunder_mdfuse.runtime.binding import evaluate_attrs
 from thunder_mdfuse.runtime.communicate import Communicate
 from thunder_mdfuse.runtime.launch import cubins, prepare_cuda, prepare_emulated
 from thunder_mdfuse.schedule.program import ProgramPlan, host_scalars
+from thunder_mdfuse.schedule.vectorize import FRESH_ALIGNMENT
 
 Value = torch.Tensor | bool | int | float | complex
 
@@ -39,8 +40,7 @@ class Placed:
 
 @dataclass
 class Frame:
-    """The values of one call: tensors by the base whose storage they are, numbers, pending results.
-    """
+    """The values of one call: tensors by the base whose storage they are, numbers, pending results."""
 
     device: torch.device
     communicate: Communicate | None
@@ -72,6 +72,12 @@ class BoundProgram:
         if backend == "cuda":
             cubins(texts, arch)
         self._actions = self._build()
+        outputs = plan.fusion.outputs
+        self._readers = [self._read(o.value) for o in outputs]
+        positions = {node: i for i, node in enumerate(plan.fusion.inputs)}
+        self._writes = [
+            (i, positions[o.writes]) for i, o in enumerate(outputs) if o.writes is not None
+        ]
 
     def _place(self, use: Use) -> Placed:
         layout, t = self.plan.layouts[use], self.plan.fusion.tensor(use)
@@ -96,9 +102,12 @@ class BoundProgram:
                 continue
             make = {"aten": self._aten, "start": self._start, "wait": self._wait}[step.kind]
             actions.append(make(step.node))
-            for arg in self.plan.fusion.nodes[step.node].args:
+            node = self.plan.fusion.nodes[step.node]
+            for arg in node.args:
                 if arg in self._places:
                     last_use[self._places[arg].base] = i
+            if step.kind != "start":  # whose result is none yet
+                last_use.update((Use(step.node, r), i) for r in range(len(node.types)))
         outputs = [o.value for o in self.plan.fusion.outputs]
         kept = {self._places[value].base for value in outputs if value in self._places}
         released: dict[int, list[Use]] = {}
@@ -205,14 +214,30 @@ class BoundProgram:
         return self._outputs(frame, inputs)
 
     def _outputs(self, frame: Frame, inputs: Sequence[Value]) -> list[Value]:
-        found = [self._read(o.value)(frame) for o in self.plan.fusion.outputs]
-        positions = {node: i for i, node in enumerate(self.plan.fusion.inputs)}
-        for i, output in enumerate(self.plan.fusion.outputs):
-            if output.writes is not None:
-                target = inputs[positions[output.writes]]
-                assert isinstance(target, torch.Tensor)
-                found[i] = target.copy_(found[i])  # type: ignore[arg-type]
+        found = [read(frame) for read in self._readers]
+        if self._writes:
+            self._write(found, inputs)
         return found
+
+    def _write(self, found: list[Value], inputs: Sequence[Value]) -> None:
+        """Put the outputs that write an input there; the input is what is returned then."""
+        targets = [(i, inputs[position]) for i, position in self._writes]
+        storages = {_storage(target) for _, target in targets}
+        sources = []
+        for i, target in targets:
+            source = found[i]
+            assert isinstance(source, torch.Tensor)
+            # What is written may itself lie in storage that an earlier write changes.
+            moved = source is not target and _storage(source) in storages
+            sources.append(source.clone() if moved else source)
+        for (i, target), source in zip(targets, sources, strict=True):
+            assert isinstance(target, torch.Tensor)
+            found[i] = target.copy_(source)
+
+
+def _storage(x: Value) -> int:
+    assert isinstance(x, torch.Tensor)
+    return x.untyped_storage().data_ptr()
 
 
 def _then_release(action: Action, uses: tuple[Use, ...]) -> Action:
@@ -232,8 +257,12 @@ def _view(base: torch.Tensor, p: Placed) -> torch.Tensor:
 
 
 def _with_layout(result: torch.Tensor, p: Placed) -> torch.Tensor:
-    """``result`` itself when it has the planned strides, else a copy that has."""
-    if result.stride() == p.strides or result.numel() == 0:
+    """``result`` itself when it is as planned, else a copy that is.
+
+    Planned are its strides, and the alignment of memory that was allocated for it alone, which
+    kernels rely on: a collective or an ATen op may hand out a part of something larger.
+    """
+    if result.stride() == p.strides and result.data_ptr() % FRESH_ALIGNMENT == 0:
         return result
     return torch.empty_strided(p.shape, p.strides, dtype=p.dtype, device=result.device).copy_(
         result

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.decide import Decider
-from thunder_mdfuse.ir.graph import Use
+from thunder_mdfuse.ir.graph import Fusion, Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import DType
 from thunder_mdfuse.schedule import launch as rules
 from thunder_mdfuse.schedule.axes import expressions, merged, ordered
-from thunder_mdfuse.schedule.plan import Axis, Buffer, KernelPlan, Launch, Load
+from thunder_mdfuse.schedule.plan import Axis, Buffer, Const, Instr, KernelPlan, Launch, Load
 from thunder_mdfuse.schedule.precision import cheapened, relaxed
 from thunder_mdfuse.schedule.segment import Group
 from thunder_mdfuse.schedule.target import Target
@@ -25,7 +25,7 @@ def kernel_plan(
     group: Group, decide: Decider, alignments: Mapping[Use, int], target: Target
 ) -> KernelPlan:
     """The plan of the kernel that computes ``group``'s roots."""
-    plan = _domain(group, decide)
+    plan = _without_empty_loads(_domain(group, decide), group.lowering.fusion, decide)
     plan = merged(plan)
     if not group.lowering.round_all:
         plan = cheapened(relaxed(plan))
@@ -69,6 +69,23 @@ def _domain(group: Group, decide: Decider) -> KernelPlan:
     return replace(
         plan, rows=tuple(ordered(rows, strides)), columns=tuple(ordered(columns, strides))
     )
+
+
+def _without_empty_loads(plan: KernelPlan, fusion: Fusion, decide: Decider) -> KernelPlan:
+    """``plan`` without loads of tensors that have no element.
+
+    A load that does not vary along a row is made once for the row, even for a row of length 0.
+    """
+    if plan.family != "row":
+        return plan
+    columns = {a.name for a in plan.columns}
+    body = list(plan.body)
+    for at, instr in enumerate(body):
+        if isinstance(instr.detail, Load) and not instr.depends & columns:
+            shape = fusion.tensor(plan.buffers[instr.detail.buffer].value).shape
+            if any(decide.equal(size, 0) for size in shape):
+                body[at] = Instr("const", (), instr.dtype.compute, Const("0"))
+    return replace(plan, body=tuple(body))
 
 
 def _main_strides(plan: KernelPlan, decide: Decider) -> dict[str, int]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.attrs import ChunkAttrs
 from thunder_mdfuse.ir.chunks import chunk_start, position
 from thunder_mdfuse.ir.graph import Node
 from thunder_mdfuse.ir.sizes import Ranges, Size
@@ -36,10 +37,21 @@ def through_view(node: Node, shape: Shape, index: Indices, ranges: Ranges) -> In
         places = enumerate(zip(index, shape, strict=True))
         return tuple(size - 1 - i if d in attrs.dims else i for d, (i, size) in places)
     if node.op == "chunk":
-        start = chunk_start(shape[attrs.dim], attrs.ranks, position(attrs.team))
-        return tuple(start + i if d == attrs.dim else i for d, i in enumerate(index))
+        own = _whole_index(attrs, shape[attrs.dim], index[attrs.dim], ranges)
+        return tuple(own if d == attrs.dim else i for d, i in enumerate(index))
     assert node.op == "reshape", node.op
     return reshape_index(index, attrs.shape, shape, ranges)
+
+
+def _whole_index(attrs: ChunkAttrs, extent: Size, own: Size, ranges: Ranges) -> Size:
+    """Where element ``own`` of a chunk is in the whole dim. A strided chunk's parts are equal."""
+    where = position(attrs.team)
+    if attrs.split == 1:
+        return chunk_start(extent, attrs.ranks, where) + own
+    part = sizes.exact_quotient(extent, attrs.ranks * attrs.split)
+    assert part is not None, f"{extent} is cut into unequal parts"
+    turn, within = sizes.floordiv(own, part, ranges), sizes.mod(own, part, ranges)
+    return (turn * attrs.ranks + where) * part + within
 
 
 def reshape_index(index: Indices, have: Shape, want: Shape, ranges: Ranges) -> Indices:

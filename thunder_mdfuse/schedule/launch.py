@@ -54,6 +54,9 @@ BLOCKS_HELD_BYTES = 32
 PART_THREADS = 256
 PART_ITEMS = 8
 FEW_ROWS = 2
+# A loop of at most so many items is unrolled: only then are held items registers, and not memory
+# that is indexed at run time.
+MOST_UNROLLED = 16
 INT32_LIMIT = 1 << 31
 
 
@@ -96,7 +99,7 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
         items,
         rule.group,
         exact,
-        _hold(held, rule, target),
+        _hold(held, items, rule, target),
         blocks=rule.blocks if held <= BLOCKS_HELD_BYTES else 0,
     )
 
@@ -115,9 +118,10 @@ def _worth_sharing(plan: KernelPlan, vectors: Size, decide: Decider, target: Tar
     return long and decide.less(rows, FEW_ROWS * target.sm_count)
 
 
-def _hold(held: int, rule: RowRule, target: Target) -> str:
-    """Where ``held`` bytes a thread fit."""
-    if held <= HELD_BYTES[1024 if rule.threads == 1024 else 512]:
+def _hold(held: int, items: int, rule: RowRule, target: Target) -> str:
+    """Where ``held`` bytes a thread fit, in ``items`` pieces."""
+    fits = held <= HELD_BYTES[1024 if rule.threads == 1024 else 512]
+    if fits and (items <= MOST_UNROLLED or not held):
         return "registers"
     shared = held * rule.threads
     return "shared" if shared <= target.shared_per_block - 1024 else "none"

@@ -6,7 +6,7 @@ kernel may be used at its own row only; asked for anywhere else it raises ``Misa
 caller puts the value elsewhere.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,16 +34,21 @@ from thunder_mdfuse.schedule.plan import (
 
 Mask = tuple[Bound, ...]
 Key = tuple[Use, Indices, Mask]
+# Asks for values one after the other, is told their instructions and returns its own: so a chain of
+# ops of any length is lowered without recursion.
+Steps = Generator[Key, int, int]
 
 
 class Misaligned(Exception):
     """A reduction's result is needed at another index than the row that computes it."""
 
 
-# Torch computes these with a number as it is; for other ops the number becomes a tensor of the others'
-# dtype first, so it is rounded.
+# Torch computes these with a number as it is; for the other ops the number becomes a tensor of the
+# dtype beside it first, and is rounded to that.
 KEEP_NUMBERS = ("add", "sub", "mul", "div", "floor_div", "trunc_div", "pow", "lerp")
-IDENTITIES = {"sum": "0", "avg": "0", "product": "1", "max": "lowest", "min": "highest"}
+# What the other positions hold when a replicated value becomes partial. An average, a minimum or a
+# maximum of equal values is that value, so there all hold it.
+IDENTITIES = {"sum": "0", "product": "1"}
 
 
 class Lowering:
@@ -66,33 +71,25 @@ class Lowering:
         self.reductions: dict[Use, tuple[Indices, int]] = {}
         self._known: dict[Key, int] = {}
         self._same: dict[Instr, int] = {}
+        self._places: dict[tuple[Use, bool], int] = {}
 
-    def snapshot(self) -> tuple[int, int, int, int]:
+    def _growing(self) -> tuple[list[Any] | dict[Any, Any], ...]:
+        """All that a root may add to, and only ever at the end."""
+        lists = (self.body, self.buffers, self.read)
+        return (*lists, self.reductions, self._known, self._same, self._places)
+
+    def snapshot(self) -> tuple[int, ...]:
         """A mark to go back to with ``restore`` when a root turns out not to fit."""
-        return len(self.body), len(self.buffers), len(self.read), len(self.reductions)
+        return tuple(map(len, self._growing()))
 
-    def restore(self, mark: tuple[int, int, int, int]) -> None:
+    def restore(self, mark: tuple[int, ...]) -> None:
         """Forget everything after ``mark``."""
-        del self.body[mark[0] :], self.buffers[mark[1] :], self.read[mark[2] :]
-        self.reductions = dict(list(self.reductions.items())[: mark[3]])
-        self._known = {k: v for k, v in self._known.items() if v < mark[0]}
-        self._same = {k: v for k, v in self._same.items() if v < mark[0]}
-
-    def reads_of(self, value: int) -> set[Use]:
-        """The storages that instruction ``value`` reads, through all its operands."""
-        found: set[Use] = set()
-        seen: set[int] = set()
-        stack = [value]
-        while stack:
-            at = stack.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            stack += self.body[at].args
-            detail = self.body[at].detail
-            if isinstance(detail, Load):
-                found.add(self.buffers[detail.buffer].value)
-        return found
+        for grown, length in zip(self._growing(), mark, strict=True):
+            if isinstance(grown, list):
+                del grown[length:]
+            else:
+                while len(grown) > length:
+                    grown.popitem()
 
     def append(self, instr: Instr) -> int:
         """Add an instruction unless an equal one is there; its number."""
@@ -105,11 +102,11 @@ class Lowering:
 
     def buffer(self, value: Use, written: bool = False) -> int:
         """The number of the buffer argument for the storage of ``value``."""
-        for i, known in enumerate(self.buffers):
-            if known.value == value and known.written == written:
-                return i
-        self.buffers.append(Buffer(value, self.fusion.tensor(value).dtype, written))
-        return len(self.buffers) - 1
+        at = self._places.get((value, written))
+        if at is None:
+            at = self._places[value, written] = len(self.buffers)
+            self.buffers.append(Buffer(value, self.fusion.tensor(value).dtype, written))
+        return at
 
     def reduce(self, value: Use, row_index: Indices, index: Indices) -> int:
         """Lower reduction ``value``: its operand at ``index``, its own place at ``row_index``."""
@@ -125,15 +122,24 @@ class Lowering:
         return at
 
     def emit(self, use: Use, index: Indices, mask: Mask = ()) -> int:
-        """The instruction that holds element ``index`` of ``use`` (anything where ``mask`` fails)."""
-        key = (use, index, mask)
-        at = self._known.get(key)
-        if at is None:
-            at = self._emit(use, index, mask)
-            self._known[key] = at
-        return at
+        """The instruction for element ``index`` of ``use``; any value where ``mask`` fails."""
+        found = self._known.get((use, index, mask))
+        pending = [] if found is not None else [((use, index, mask), self._emit(use, index, mask))]
+        while pending:
+            key, steps = pending[-1]
+            try:
+                asked = next(steps) if found is None else steps.send(found)
+            except StopIteration as done:
+                pending.pop()
+                found = self._known[key] = done.value
+                continue
+            found = self._known.get(asked)
+            if found is None:
+                pending.append((asked, self._emit(*asked)))
+        assert found is not None
+        return found
 
-    def _emit(self, use: Use, index: Indices, mask: Mask) -> int:
+    def _emit(self, use: Use, index: Indices, mask: Mask) -> Steps:
         node = self.fusion.nodes[use.node]
         if isinstance(self.fusion.type_of(use), ScalarType):
             return self._scalar(use, node)
@@ -149,10 +155,8 @@ class Lowering:
             shape = self.fusion.type_of(node.args[0])
             if isinstance(shape, ScalarType):
                 return self._weak(node.args[0], self.fusion.tensor(use).dtype)
-            return self.emit(
-                node.args[0], through_view(node, shape.shape, index, self.ranges), mask
-            )
-        emitters: dict[str, Callable[[Use, Node, Indices, Mask], int]] = {
+            return (yield node.args[0], through_view(node, shape.shape, index, self.ranges), mask)
+        emitters: dict[str, Callable[[Use, Node, Indices, Mask], Steps]] = {
             "elementwise": self._elementwise,
             "copy": self._copy,
             "factory": self._factory,
@@ -162,7 +166,7 @@ class Lowering:
         }
         if kind not in emitters:
             raise ScheduleError(f"{use} = {node.op} is neither in memory nor generated")
-        return emitters[kind](use, node, index, mask)
+        return (yield from emitters[kind](use, node, index, mask))
 
     def _scalar(self, use: Use, node: Node) -> int:
         dtype = self.fusion.type_of(use).dtype
@@ -181,7 +185,7 @@ class Lowering:
 
     def _load(self, use: Use, index: Indices, mask: Mask) -> int:
         layout = self.layouts[use]
-        if layout.base not in self.read:
+        if (layout.base, False) not in self._places:
             self.read.append(layout.base)
         offset: Size = layout.offset
         for i, stride in zip(index, layout.strides, strict=True):
@@ -200,17 +204,18 @@ class Lowering:
         phase = max((self.body[a].phase for a in args), default=0)
         return replace(Instr(op, args, dtype, None, depends, phase), **more)
 
-    def _elementwise(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+    def _elementwise(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
         result = self.fusion.tensor(use).dtype
-        args = tuple(
-            self._number(a, self._beside(node, i, result), node.op in KEEP_NUMBERS)
-            if isinstance(self.fusion.type_of(a), ScalarType)
-            else self.emit(a, index, mask)
-            for i, a in enumerate(node.args)
-        )
+        args: list[int] = []
+        for i, a in enumerate(node.args):
+            if isinstance(self.fusion.type_of(a), ScalarType):
+                exact = node.op in KEEP_NUMBERS
+                args.append(self._number(a, self._beside(node, i, result), exact))
+            else:
+                args.append((yield a, index, mask))
         attrs: Any = node.attrs
         rounds = result.is_low_precision and (self.round_all or (node.op == "cast" and attrs.user))
-        return self.append(self._over(node.op, args, result, rounds=rounds))
+        return self.append(self._over(node.op, tuple(args), result, rounds=rounds))
 
     def _beside(self, node: Node, position: int, result: DType) -> DType:
         """The dtype that operand ``position``, a number, takes from the tensors beside it."""
@@ -228,13 +233,13 @@ class Lowering:
             return at
         return self.append(self._over("cast", (at,), dtype, rounds=True))
 
-    def _copy(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
-        return self.emit(node.args[0], index, mask)
+    def _copy(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
+        return (yield node.args[0], index, mask)
 
-    def _factory(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+    def _factory(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
         dtype = self.fusion.tensor(use).dtype
         if node.op == "full":
-            return self._operand_scalar(node.args[0], dtype)
+            return (yield from self._single(node.args[0], dtype))
         exact = DType.F64 if dtype.is_float else DType.I64
         start, step = (self._weak(a, exact) for a in node.args)
         at = self._index(index[0])
@@ -248,48 +253,47 @@ class Lowering:
         depends = self._domain(sizes.symbols(value))
         return self.append(Instr("index", (), DType.I64, Index(value), depends))
 
-    def _random(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+    def _random(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
         attrs: Any = node.attrs
         whole = attrs.whole or attrs.shape
         starts = attrs.starts or (0,) * len(whole)
         counter: Size = 0
         for i, start, extent in zip(index, starts, whole, strict=True):
             counter = counter * extent + i + start
-        args = tuple(
-            self._scalar(a, self.fusion.nodes[a.node])
-            if isinstance(self.fusion.type_of(a), ScalarType)
-            else self.emit(a, ())
-            for a in node.args
-        )
+        args: list[int] = []
+        for a in node.args:
+            number = isinstance(self.fusion.type_of(a), ScalarType)
+            args.append(self._scalar(a, self.fusion.nodes[a.node]) if number else (yield a, (), ()))
         detail = Draw(counter, attrs.low, attrs.high)
         depends = self._domain(sizes.symbols(counter))
         dtype = self.fusion.tensor(use).dtype
-        drawn = self._over("uniform", args, dtype, detail=detail, rounds=True)
+        drawn = self._over("uniform", tuple(args), dtype, detail=detail, rounds=True)
         return self.append(replace(drawn, depends=drawn.depends | depends))
 
     def _in_range(self, bounds: Sequence[Bound]) -> int:
         depends = self._domain(set().union(*(sizes.symbols(b.index) for b in bounds)))
         return self.append(Instr("in_range", (), DType.BOOL, InRange(tuple(bounds)), depends))
 
-    def _pad(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+    def _pad(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
         dtype = self.fusion.tensor(use).dtype
         shape = self.fusion.tensor(node.args[0]).shape
         own, bounds = within_padding(node, shape, index)
-        inside = self.emit(node.args[0], own, mask + bounds)
+        inside = yield node.args[0], own, mask + bounds
         if not bounds:
             return inside
-        filler = self._operand_scalar(node.args[1], dtype)
+        filler = yield from self._single(node.args[1], dtype)
         return self.append(self._over("where", (self._in_range(bounds), inside, filler), dtype))
 
-    def _operand_scalar(self, use: Use, dtype: DType) -> int:
+    def _single(self, use: Use, dtype: DType) -> Steps:
+        """A number or a 0-dim tensor as an element of ``dtype``."""
         if isinstance(self.fusion.type_of(use), ScalarType):
             return self._number(use, dtype)
-        at = self.emit(use, ())
+        at = yield use, (), ()
         if self.fusion.tensor(use).dtype is dtype:
             return at
         return self.append(self._over("cast", (at,), dtype, rounds=dtype.is_low_precision))
 
-    def _cat(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+    def _cat(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
         attrs: Any = node.attrs
         dtype = self.fusion.tensor(use).dtype
         start: Size = 0
@@ -297,7 +301,7 @@ class Lowering:
         for arg in node.args:
             extent = self.fusion.tensor(arg).shape[attrs.dim]
             own, bound = within_part(node, start, extent, index)
-            parts.append((bound, self.emit(arg, own, (*mask, bound))))
+            parts.append((bound, (yield arg, own, (*mask, bound))))
             start = start + extent
         result = parts[-1][1]
         for bound, value in reversed(parts[:-1]):
@@ -305,11 +309,13 @@ class Lowering:
             result = self.append(self._over("where", args, dtype))
         return result
 
-    def _keep_first(self, use: Use, node: Node, index: Indices, mask: Mask) -> int:
+    def _keep_first(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
         """Replicate to Partial: position 0 keeps the value, the others hold the identity."""
         attrs: Any = node.attrs
         dtype = self.fusion.tensor(use).dtype
-        value = self.emit(node.args[0], index, mask)
+        value = yield node.args[0], index, mask
+        if attrs.op not in IDENTITIES:
+            return value
         identity = self.append(Instr("const", (), dtype.compute, Const(IDENTITIES[attrs.op])))
         first = self._in_range([Bound(position(attrs.team), 1)])
         return self.append(self._over("where", (first, value, identity), dtype))

@@ -8,12 +8,14 @@ that starts collectives as early and waits for them as late as their neighbours 
 the program alone, so all ranks issue the same collectives in the same order.
 """
 
+import heapq
 from dataclasses import dataclass, field
 
+from thunder_mdfuse.ir.attrs import ChunkAttrs
 from thunder_mdfuse.ir.graph import Fusion, Node, Use
 from thunder_mdfuse.ir.layout import Layout
 from thunder_mdfuse.ir.ops import row
-from thunder_mdfuse.ir.sizes import Size, product, symbol
+from thunder_mdfuse.ir.sizes import Size, exact_quotient, product, symbol
 from thunder_mdfuse.ir.types import ScalarType, TensorType
 from thunder_mdfuse.schedule.indexing import Indices, aligned_groups
 from thunder_mdfuse.schedule.lower import Lowering, Misaligned
@@ -35,13 +37,17 @@ ATEN_ELEMENTWISE = ("digamma", "ndtri", "zeta")
 
 @dataclass
 class Group:
-    """A kernel in the making: its domain's symbols and extents, and the roots that it computes."""
+    """A kernel in the making: its domain's symbols and extents, and the roots that it computes.
+
+    ``touched`` has a bit for each node whose storage it reads or which is one of its roots.
+    """
 
     names: tuple[str, ...]
     shape: tuple[Size, ...]
     lowering: Lowering
     reduced: tuple[int, ...] = ()
     roots: list[Use] = field(default_factory=list)
+    touched: int = 0
 
     @property
     def point(self) -> Indices:
@@ -73,8 +79,16 @@ def is_generated(fusion: Fusion, node: Node) -> bool:
         return False
     if node.op == "nextafter" and node.types[0].dtype.is_low_precision:
         return False  # kernels compute in f32, whose next number is another one
+    if isinstance(node.attrs, ChunkAttrs) and not _divides(fusion.tensor(node.args[0]), node.attrs):
+        return False
     types = [fusion.type_of(a) for a in node.args] + list(node.types)
     return not any(isinstance(t, TensorType) and t.dtype.is_complex for t in types)
+
+
+def _divides(x: TensorType, attrs: ChunkAttrs) -> bool:
+    """Whether a strided chunk's parts are of one size. A chunk that is not strided is a range."""
+    parts = attrs.ranks * attrs.split
+    return attrs.split == 1 or exact_quotient(x.shape[attrs.dim], parts) is not None
 
 
 class Segmenter:
@@ -82,11 +96,15 @@ class Segmenter:
 
     def __init__(self, fusion: Fusion, layouts: dict[Use, Layout], round_all: bool = False) -> None:
         self.fusion, self.layouts, self.round_all = fusion, layouts, round_all
-        self.groups: list[Group] = []
         self.home: dict[Use, int] = {}
-        self.needs: list[set[int]] = []
         self.kinds: list[Unit] = []
+        self.needs: list[set[int]] = []
         self.generated = [is_generated(fusion, n) for n in fusion.nodes]
+        # For each unit a bit for every unit that has to run before it.
+        self._before: list[int] = []
+        # For each node a bit for every node whose storage a kernel that computes it reads.
+        self._sources: list[int] = []
+        self._last_start: int | None = None
         self._roots = self._find_roots()
         self._assign()
 
@@ -108,33 +126,63 @@ class Segmenter:
 
     def _assign(self) -> None:
         for i, node in enumerate(self.fusion.nodes):
+            self._sources.append(self._sources_of(i, node))
             if node.op == "input" or isinstance(node.types[0], ScalarType):
                 continue
             if not self.generated[i]:
-                self._add_step(i, node)
+                if self.layouts[Use(i)].base == Use(i):  # a view is read where it lies
+                    self._add_step(i, node)
             elif Use(i) in self._roots:
                 self._place(Use(i))
+
+    def _sources_of(self, i: int, node: Node) -> int:
+        found = 0
+        for arg in self._tensors(node):
+            stored = self.fusion.nodes[arg.node].op == "input" or arg in self.home
+            found |= 1 << self.layouts[arg].base.node if stored else self._sources[arg.node]
+        return found
 
     def _add_step(self, i: int, node: Node) -> None:
         kind = row(node.op).kind
         unit = Unit(kind if kind in ("start", "wait") else "aten", None, i)
-        needs = {
-            self.home[base]
-            for base in (self.layouts[a].base for a in self._tensors(node))
-            if base in self.home
-        }
-        self.kinds.append(unit)
-        self.needs.append(needs)
+        bases = [self.layouts[a].base for a in self._tensors(node)]
+        needs = {self.home[base] for base in bases if base in self.home}
+        if kind == "start":
+            # Ranks may lay their kernels out differently; their collectives have one order.
+            if self._last_start is not None:
+                needs.add(self._last_start)
+            self._last_start = len(self.kinds)
+        self._add_unit(unit)
+        self._need(len(self.kinds) - 1, needs)
         for result in range(len(node.types)):
             self.home[Use(i, result)] = len(self.kinds) - 1
+
+    def _add_unit(self, unit: Unit) -> None:
+        self.kinds.append(unit)
+        self.needs.append(set())
+        self._before.append(0)
+
+    def _need(self, at: int, needs: set[int]) -> None:
+        """Note that unit ``at`` runs after ``needs``."""
+        self.needs[at] |= needs
+        earlier = 0
+        for unit in needs:
+            earlier |= self._before[unit] | 1 << unit
+        if not earlier & ~self._before[at]:
+            return
+        for unit, before in enumerate(self._before):
+            if unit == at or before >> at & 1:
+                self._before[unit] = before | earlier
 
     def _tensors(self, node: Node) -> list[Use]:
         return [a for a in node.args if not isinstance(self.fusion.type_of(a), ScalarType)]
 
     def _place(self, root: Use) -> None:
+        """Put ``root`` into the last kernel with which it shares a read or a value, if it fits."""
+        sources = self._sources[root.node]
         for at in range(len(self.kinds) - 1, -1, -1):
             group = self.kinds[at].group
-            if group is not None and self._join(root, at, group):
+            if group is not None and group.touched & sources and self._join(root, at, group):
                 return
         self._open(root)
 
@@ -153,42 +201,30 @@ class Segmenter:
             self.round_all,
         )
         group = Group(names, shape, lowering)
-        self.kinds.append(Unit("kernel", group))
-        self.needs.append(set())
-        joined = self._join(root, at, group, alone=True)
+        self._add_unit(Unit("kernel", group))
+        joined = self._join(root, at, group)
         assert joined, f"{root} does not fit a kernel of its own"
 
     def _in_memory(self, use: Use, at: int) -> bool:
         home = self.home.get(use)
         return self.fusion.nodes[use.node].op == "input" or (home is not None and home != at)
 
-    def _join(self, root: Use, at: int, group: Group, alone: bool = False) -> bool:
+    def _join(self, root: Use, at: int, group: Group) -> bool:
         lowering = group.lowering
-        mark, reduced, before = lowering.snapshot(), group.reduced, set(lowering.read)
-        value = self._lower(root, group)
-        if value is not None:
-            needs = {self.home[u] for u in lowering.read if u in self.home} - {at}
-            shares = bool(before & lowering.reads_of(value)) or self._uses(root, at)
-            if (alone or shares) and not self._closes_cycle(needs, at):
+        mark, reduced, reads = lowering.snapshot(), group.reduced, len(lowering.read)
+        if self._lower(root, group) is not None:
+            new = lowering.read[reads:]
+            needs = {self.home[u] for u in new if u in self.home}
+            if not any(unit == at or self._before[unit] >> at & 1 for unit in needs):
                 group.roots.append(root)
-                self.needs[at] = needs
+                group.touched |= 1 << root.node
+                for use in new:
+                    group.touched |= 1 << use.node
+                self._need(at, needs)
                 self.home[root] = at
                 return True
         lowering.restore(mark)
         group.reduced = reduced
-        return False
-
-    def _uses(self, root: Use, at: int) -> bool:
-        """Whether a root of unit ``at`` is an operand of ``root``, seen through inlined values."""
-        seen: set[Use] = set()
-        stack = [root]
-        while stack:
-            for arg in self.fusion.nodes[stack.pop().node].args:
-                if self.home.get(arg) == at:
-                    return True
-                if arg not in seen and arg not in self.home:
-                    seen.add(arg)
-                    stack.append(arg)
         return False
 
     def _lower(self, root: Use, group: Group) -> int | None:
@@ -210,30 +246,36 @@ class Segmenter:
         group.reduced = dims
         return group.lowering.reduce(root, group.rows[0], group.point)
 
-    def _closes_cycle(self, needs: set[int], at: int) -> bool:
-        stack, seen = list(needs), set(needs)
-        while stack:
-            unit = stack.pop()
-            if unit == at:
-                return True
-            stack += [n for n in self.needs[unit] if n not in seen]
-            seen |= self.needs[unit]
-        return False
-
     def units(self) -> list[Unit]:
-        """All units in the order in which they run, kernels with the stores that others need."""
+        """All units in the order in which they run, kernels with the stores that others need.
+
+        Of those that can run, starts go first, then what starts have to wait for, waits last.
+        """
         self._store_what_is_needed()
-        left = set(range(len(self.kinds)))
-        rank = {"start": 0, "kernel": 1, "aten": 1, "wait": 2}
-        order: list[Unit] = []
-        done: set[int] = set()
-        while left:
-            ready = [u for u in left if self.needs[u] <= done]
-            best = min(ready, key=lambda u: (rank[self.kinds[u].kind], u))
-            left.remove(best)
-            done.add(best)
-            order.append(self.kinds[best])
+        urgent = 0 if self._last_start is None else self._before[self._last_start]
+        later: list[list[int]] = [[] for _ in self.kinds]
+        for unit, needs in enumerate(self.needs):
+            for need in needs:
+                later[need].append(unit)
+        missing = [len(needs) for needs in self.needs]
+        ready = [(self._rank(u, urgent), u) for u, count in enumerate(missing) if not count]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            _, done = heapq.heappop(ready)
+            order.append(self.kinds[done])
+            for unit in later[done]:
+                missing[unit] -= 1
+                if not missing[unit]:
+                    heapq.heappush(ready, (self._rank(unit, urgent), unit))
+        assert len(order) == len(self.kinds), "units need each other in a circle"
         return order
+
+    def _rank(self, unit: int, urgent: int) -> int:
+        kind = self.kinds[unit].kind
+        if kind in ("start", "wait"):
+            return 0 if kind == "start" else 3
+        return 1 if urgent >> unit & 1 else 2
 
     def _store_what_is_needed(self) -> None:
         needed = {

@@ -1,10 +1,8 @@
 """How each claimed prim becomes nodes of the IR, for those that are more than a name.
 
 A builder gets the translation's ``Values`` and the prim's own arguments, as Thunder's meta
-functions name
-them, and returns what the prim's outputs stand for, in order. Everything that it cannot take has
-been
-refused by the check beside it in the table (``claims.py``).
+functions name them, and returns what the prim's outputs stand for, in order. Everything that it
+cannot take has been refused by the check beside it in the table (``claims.py``).
 """
 
 from collections.abc import Callable, Sequence
@@ -136,6 +134,20 @@ def broadcast_in_dim(v: Values, a: Any, shape: Sequence[Any], dims: Sequence[int
     return v.result("broadcast_in_dim", (v.value(a),), attrs)
 
 
+def expand(v: Values, a: Any, *_: Any) -> Results:
+    """The user's own ``expand``: an eager kernel after it is given the expanded view."""
+    use, shape = v.value(a), v.sizes(v.outs[0]._shape)
+    dims = tuple(range(len(shape) - _ndim(v, use), len(shape)))
+    return v.result("broadcast_in_dim", (use,), at.BroadcastAttrs(shape, dims, explicit=True))
+
+
+def unsqueeze(v: Values, a: Any, dim: int) -> Results:
+    use, shape = v.value(a), v.sizes(v.outs[0]._shape)
+    new = dim % len(shape)
+    dims = tuple(d for d in range(len(shape)) if d != new)
+    return v.result("broadcast_in_dim", (use,), at.BroadcastAttrs(shape, dims, explicit=True))
+
+
 def dtensor_broadcast(v: Values, a: Any, shape: Sequence[Any], dims: Sequence[int]) -> Results:
     """Thunder's DTensor prim broadcasts as torch does, aligned at the last dim."""
     use = v.value(a)
@@ -208,9 +220,12 @@ def clone(v: Values, a: Any, **_: Any) -> Results:
 
 
 def stride_order(v: Values, a: Any, order: Sequence[int]) -> Results:
-    """Thunder counts a dim's place from the fastest; the IR lists dims from the slowest."""
+    """Thunder counts a dim's place from the fastest; the IR lists dims from the slowest.
+
+    It stands for ``contiguous`` only, which is the tensor itself where the order is right already.
+    """
     dims = tuple(sorted(range(len(order)), key=lambda d: -order[d]))
-    return v.result("copy", (v.value(a),), at.CopyAttrs(dims))
+    return v.result("copy", (v.value(a),), at.CopyAttrs(dims, reuse=True))
 
 
 def full(v: Values, shape: Sequence[Any], fill: Any, *, device: Any, dtype: Any) -> Results:
@@ -230,8 +245,8 @@ def uniform(
     dims = v.sizes(shape)
     state = v.op("rng_state", (), at.RngAttrs(v.draws, sizes.product(dims)))
     v.draws += 1
-    bounds = [float(v.number(x).real) for x in (low, high)]
-    attrs = at.PhiloxAttrs(dims, known_dtype(dtype), *bounds)
+    least, most = (float(v.number(x).real) for x in (low, high))
+    attrs = at.PhiloxAttrs(dims, known_dtype(dtype), least, most)
     return v.result("uniform", state, attrs)[0]
 
 
@@ -261,7 +276,7 @@ def gather(name: str) -> Build:
 
 
 def scatter(name: str) -> Build:
-    """``scatter``, ``scatter_add`` and ``index_add``; a number as source fills the index's shape."""
+    """``scatter``, ``scatter_add``, ``index_add``; a number as source fills the index's shape."""
 
     def build(v: Values, a: Any, index: Any, source: Any, dim: int) -> Results:
         target, where_to, what = v.value(a), _index(v, index), v.value(source)
@@ -347,8 +362,7 @@ def nll_loss_backward(
     """``-g * weight[class]`` where the class is the target and not ignored, by comparison.
 
     Written with a comparison against the class number rather than as a scatter, so that it fuses
-    with
-    the softmax's gradient around it.
+    with the softmax's gradient around it.
     """
     whole = v.type(v.value(a))
     assert isinstance(whole, TensorType)

@@ -1,18 +1,15 @@
 """The table of claimed symbols: for each id how it becomes IR, and what must hold for that.
 
 ``CLAIMS`` has a row for every prim that a region may hold; ``UNCLAIMED`` says why for all others,
-so that
-no symbol is refused without a ``Reason``. ``refusal`` is the one question that the executor asks.
-Checks
-look at proxies only and are cheap: Thunder asks several hundred times for one trace.
+so that no symbol is refused without a ``Reason``. ``refusal`` is the one question that the executor
+asks. Checks look at proxies only and are cheap: Thunder asks several hundred times for one trace.
 """
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
@@ -75,42 +72,33 @@ def _uniform(bsym: BoundSymbol) -> Reason | None:
     return None
 
 
-_UNARY = {
-    PrimIDs[name.upper()]: Claim(b.elementwise(name))
-    for name in (
-        "acos acosh asin asinh atan atanh bitwise_not ceil cos cosh digamma erf erfc erfcinv "
-        "erfinv exp exp2 expm1 floor isfinite lgamma log log10 log1p log2 ndtri neg reciprocal "
-        "round rsqrt signbit sin sinh sqrt tan tanh trunc real imag"
-    ).split()
-}
-_BINARY = {
-    PrimIDs[name.upper()]: Claim(b.elementwise(name))
-    for name in (
-        "add atan2 bitwise_and bitwise_or bitwise_xor eq fmod ge gt le lt maximum minimum mul ne "
-        "nextafter pow remainder sub zeta"
-    ).split()
-}
-_REDUCTIONS = {PrimIDs[n.upper()]: Claim(b.reduction(n)) for n in ("amax", "amin", "prod", "sum")}
+def _rows(names: str, build: Callable[[str], b.Build]) -> dict[Hashable, Claim]:
+    """A row for each of ``names``, where Thunder's prim and the IR's op are called the same."""
+    return {PrimIDs[name.upper()]: Claim(build(name)) for name in names.split()}
+
 
 CLAIMS: dict[Hashable, Claim] = {
-    **_UNARY,
-    **_BINARY,
-    **_REDUCTIONS,
-    PrimIDs.ABS: Claim(b.elementwise("abs"), _no_complex),
+    **_rows(
+        "acos acosh asin asinh atan atanh bitwise_not ceil cos cosh digamma erf erfc erfcinv "
+        "erfinv exp exp2 expm1 floor isfinite lgamma log log10 log1p log2 ndtri neg reciprocal "
+        "round rsqrt signbit sin sinh sqrt tan tanh trunc real imag abs "
+        "add atan2 bitwise_and bitwise_or bitwise_xor eq fmod ge gt le lt maximum minimum mul ne "
+        "nextafter pow remainder sub zeta lerp",
+        b.elementwise,
+    ),
+    **_rows("amax amin prod sum", b.reduction),
+    **_rows("argmax argmin", b.with_dim),
     PrimIDs.SIGN: Claim(b.elementwise("sign"), _no_complex),
     PrimIDs.PY_ABS: Claim(b.elementwise("abs")),
     PrimIDs.PY_FLOORDIV: Claim(b.elementwise("floor_div")),
     PrimIDs.BITWISE_LEFT_SHIFT: Claim(b.elementwise("shift_left")),
     PrimIDs.BITWISE_RIGHT_SHIFT: Claim(b.elementwise("shift_right")),
     PrimIDs.DIV: Claim(b.div),
-    PrimIDs.LERP: Claim(b.elementwise("lerp")),
     PrimIDs.WHERE: Claim(b.where),
     PrimIDs.CONVERT_ELEMENT_TYPE: Claim(b.cast),
-    PrimIDs.VAR: Claim(b.variance("var"), _no_complex),
-    PrimIDs.VAR_MEAN: Claim(b.variance("var_mean"), _no_complex),
-    PrimIDs.STD: Claim(b.std, _no_complex),
-    PrimIDs.ARGMAX: Claim(b.with_dim("argmax")),
-    PrimIDs.ARGMIN: Claim(b.with_dim("argmin")),
+    PrimIDs.VAR: Claim(b.variance("var")),
+    PrimIDs.VAR_MEAN: Claim(b.variance("var_mean")),
+    PrimIDs.STD: Claim(b.std),
     PrimIDs.BROADCAST_IN_DIM: Claim(b.broadcast_in_dim),
     PrimIDs.RESHAPE: Claim(b.reshape),
     PrimIDs.VIEW: Claim(b.reshape),
@@ -140,6 +128,8 @@ CLAIMS: dict[Hashable, Claim] = {
     PrimIDs.LINEAR: Claim(b.linear),
     PrimIDs.TOPK: Claim(b.topk, _has_dims),
     PrimIDs.SORT: Claim(b.sort, _has_dims),
+    "torch.Tensor.expand": Claim(b.expand),
+    "torch.unsqueeze": Claim(b.unsqueeze),
     "torch.cumsum": Claim(b.scan("cumsum"), _has_dims),
     "torch.argsort": Claim(b.argsort, _has_dims),
     "nll_loss_backward": Claim(b.nll_loss_backward),
@@ -200,12 +190,24 @@ UNCLAIMED: dict[Hashable, Reason] = {
 }
 
 
+_UNCLAIMED_BY_NAME = {
+    id.name.lower(): reason for id, reason in UNCLAIMED.items() if isinstance(id, PrimIDs)
+}
+
+
+def _unknown(bsym: BoundSymbol) -> Reason:
+    """For symbols outside of both tables: another executor's, or a composite's own name."""
+    if bsym.sym.executor is None:
+        return Reason(f"{bsym.sym.name}: no claim for a symbol with id {bsym.sym.id!r}")
+    taken = Reason(f"{bsym.sym.name}: taken by the executor {bsym.sym.executor.name!r}")
+    return _UNCLAIMED_BY_NAME.get(bsym.sym.name, taken)
+
+
 def leaf_refusal(bsym: BoundSymbol) -> Reason | None:
     """Why the symbol itself, not what it is composed of, cannot be in a region; None if it can."""
     claim = CLAIMS.get(bsym.sym.id)
     if claim is None:
-        found = UNCLAIMED.get(bsym.sym.id)
-        return found or Reason(f"{bsym.sym.name}: no claim for a symbol with id {bsym.sym.id!r}")
+        return UNCLAIMED.get(bsym.sym.id) or _unknown(bsym)
     proxies = (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)
     tensors = [p for p in proxies if isinstance(p, TensorProxy)]
     for p in tensors:
@@ -226,7 +228,8 @@ def _placement_refusal(bsym: BoundSymbol, tensors: list[TensorProxy]) -> Reason 
     if len(on_mesh) < len(tensors) and not crossing:
         plain = next(p for p in tensors if not isinstance(p, DTensorProxy))
         return Reason(
-            f"{bsym.sym.name}: {plain.name} is a plain tensor beside the DTensor {on_mesh[0].name}; "
+            f"{bsym.sym.name}: {plain.name} is a plain tensor beside the DTensor "
+            f"{on_mesh[0].name}; "
             "use DTensor.from_local or distribute_tensor on it"
         )
     for p in on_mesh:
@@ -276,8 +279,3 @@ def refusal(bsym: BoundSymbol) -> Reason | None:
 def is_leaf(bsym: BoundSymbol) -> bool:
     """Whether the table itself has a row that takes the symbol."""
     return bsym.sym.id in CLAIMS and leaf_refusal(bsym) is None
-
-
-def proxies_of(x: Any) -> list[Proxy]:
-    """Proxies among the flat arguments and outputs of a symbol."""
-    return [*x.flat_proxy_args, *x.flat_proxy_outs]

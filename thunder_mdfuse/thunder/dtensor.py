@@ -1,10 +1,8 @@
 """DTensor's side of a region: meshes, placements and specs, to the IR and back.
 
 Here and nowhere else torch's placement objects are read or made. At trace time a ``DTensorProxy``'s
-spec
-gives a value's placements; at run time DTensors are opened to local tensors, and local results are
-closed
-again over the mesh object that the call brought.
+spec gives a value's placements; at run time DTensors are opened to local tensors, and local results
+are closed again over the mesh object that the call brought.
 """
 
 from collections.abc import Sequence
@@ -241,4 +239,4 @@ def spec_on(mesh: DeviceMesh, spec: DTensorSpec) -> DTensorSpec:
 
 def close(local: torch.Tensor, spec: DTensorSpec) -> DTensor:
     """The DTensor of a local result."""
-    return DTensor(local, spec, requires_grad=False)
+    return DTensor(local, spec, requires_grad=False)  # type: ignore[no-untyped-call]

@@ -1,10 +1,8 @@
 """The fusion executor that ``thunder.jit(fn, executors=[mdfuse_executor])`` names.
 
 Thunder asks it which symbols it takes (``can_fuse``), hands it the joint forward and backward trace
-once
-(``fusion_pass``), and then calls the regions' ``FusionCall`` objects. What was fused, and why the
-rest
-was not, is kept beside Thunder's compile data for ``explain``.
+once (``fusion_pass``), and then calls the regions' ``FusionCall`` objects. What was fused, and why
+the rest was not, is kept beside Thunder's compile data for ``explain``.
 """
 
 import time
@@ -15,11 +13,10 @@ from typing import Any
 
 from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.prims import OpTags, PrimIDs
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy, unvariableify
+from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
 from thunder.core.rematerialization import rematerialize
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
-from thunder.core.transform_common import dce
 from thunder.executors.passes import update_fusion_call_ctx
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
@@ -27,20 +24,13 @@ from thunder_mdfuse import __version__, knobs
 from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.thunder import region as rg
 from thunder_mdfuse.thunder.claims import CLAIMS, leaf_refusal, refusal
+from thunder_mdfuse.thunder.effects import writes_of
 from thunder_mdfuse.thunder.fusion_call import FusionCall
+from thunder_mdfuse.thunder.grouping import Grouping, Kind
 from thunder_mdfuse.thunder.operators import register_operators
 from thunder_mdfuse.thunder.reasons import Reason
 
 NAME = "mdFusion"
-
-
-@dataclass(frozen=True)
-class Region:
-    """What ``fuse`` is given: symbols, what they read, what the rest of the trace needs of them."""
-
-    bound_symbols: tuple[BoundSymbol, ...]
-    inputs: tuple[Proxy, ...]
-    outputs: tuple[Proxy, ...]
 
 
 @dataclass(frozen=True)
@@ -71,8 +61,8 @@ _NO_FUEL = Reason("the fuel ran out (MDFUSE_FUEL or set_fuel)")
 _NO_TENSOR = Reason("a region needs a tensor among its inputs to know its device")
 _NUMBERS = Reason("numbers only: the host computes them")
 _IN_PLACE_GRAD = Reason(
-    "an in-place write in a differentiated function stays outside of regions, where Thunder's split "
-    "into forward and backward finds it"
+    "an in-place write in a differentiated function stays outside of regions, where Thunder's "
+    "split into forward and backward finds it"
 )
 
 
@@ -112,7 +102,7 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         return refusal(bsym) is None
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
-        """The symbol of one region. Cheap: nothing is translated or compiled before its first call."""
+        """The symbol of one region. Nothing is translated or compiled before its first call."""
         outputs = [p for p in map(unvariableify, region.outputs) if isinstance(p, TensorProxy)]
         flat = [leaf for bsym in region.bound_symbols for leaf in rg.flatten(bsym)]
         flat = rg.dead_code_free(flat, outputs)
@@ -135,7 +125,8 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         fused.bound_symbols = work.run()
         if work.may_rematerialize:
             fused = rematerialize(fused)
-        fused = update_fusion_call_ctx(dce(fused))
+        fused.bound_symbols = rg.without_dead_regions(fused.bound_symbols)
+        fused = update_fusion_call_ctx(fused)
         compile_data = get_compile_data()
         if compile_data is not None:
             record = PassRecord(tuple(work.unfused))
@@ -161,11 +152,11 @@ class _Pass:
     def may_rematerialize(self) -> bool:
         """Recomputing would read a storage after a write to it, or need sizes that have no name."""
         symbolic = any(isinstance(p, NumberProxy) for b in self.bsyms for p in b.flat_proxy_outs)
-        return not symbolic and not any(map(rg.writes_of, self.bsyms))
+        return not symbolic and not any(map(writes_of, self.bsyms))
 
     def run(self) -> list[BoundSymbol]:
         fused: list[BoundSymbol] = []
-        for kind, group in rg.Grouping(self.bsyms, self._fusible).groups():
+        for kind, group in Grouping(self.bsyms, self._fusible).groups():
             refused = self._group_refusal(kind, group)
             if refused is None:
                 fused.append(self.executor.fuse(self._region(group), self.regions))
@@ -181,11 +172,11 @@ class _Pass:
 
     def _refusal(self, bsym: BoundSymbol) -> Reason | None:
         found = refusal(bsym)
-        if found is None and self.joint and rg.writes_of(bsym):
+        if found is None and self.joint and writes_of(bsym):
             return _IN_PLACE_GRAD
         return found
 
-    def _group_refusal(self, kind: rg.Kind | None, group: Sequence[BoundSymbol]) -> Reason | None:
+    def _group_refusal(self, kind: Kind | None, group: Sequence[BoundSymbol]) -> Reason | None:
         if kind is None:
             return self._refusal(group[0]) or _NUMBERS
         leaves = [leaf for bsym in group for leaf in rg.flatten(bsym)]
@@ -195,10 +186,10 @@ class _Pass:
             return _NO_TENSOR
         return None if self.executor.get_fuel() else _NO_FUEL
 
-    def _region(self, group: Sequence[BoundSymbol]) -> Region:
+    def _region(self, group: Sequence[BoundSymbol]) -> rg.Region:
         outputs = rg.outputs_of(group, self.reads, rg.count_reads(group))
         leaves = [leaf for bsym in group for leaf in rg.flatten(bsym)]
-        return Region(tuple(rg.with_numbers(leaves, self.numbers)), (), tuple(outputs))
+        return rg.Region(tuple(rg.with_numbers(leaves, self.numbers)), (), tuple(outputs))
 
     def _note(self, bsym: BoundSymbol, reason: Reason) -> None:
         tensors = any(isinstance(p, TensorProxy) for p in bsym.flat_proxy_outs)

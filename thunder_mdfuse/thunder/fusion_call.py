@@ -1,11 +1,9 @@
 """The callable that a region becomes: Thunder calls it with the region's inputs, in order.
 
 Nothing is compiled until the first call. A call is described by a *key*: empty where Thunder's own
-guards
-say everything, else which symbolic sizes are equal (or 0 or 1), the DTensors' specs, and the numbers that
-are baked in. Each key has an ``Entry``: a translated fusion, its executable, and the specs of its
-DTensor
-results. Equal fusions share one executable, whatever regions they came from.
+guards say everything, else which symbolic sizes are equal (or 0 or 1), the DTensors' specs, and the
+numbers that are baked in. Each key has an ``Entry``: a translated fusion, its executable, and the
+specs of its DTensor results. Equal fusions share one executable, whatever regions they came from.
 """
 
 from collections.abc import Sequence
@@ -105,13 +103,13 @@ class FusionCall:
     def _open(self, args: Sequence[Any]) -> tuple[DeviceMesh | None, list[Any]]:
         """Local tensors and plain numbers for the program, and the mesh object of this call."""
         mesh: DeviceMesh | None = None
-        opened = []
+        opened: list[Any] = []
         for proxy, arg in zip(self.inputs, args, strict=True):
             if isinstance(proxy, DTensorProxy):
                 if not isinstance(arg, DTensor):
                     raise ExecutorError(
-                        f"{self.name}: the input {proxy.name} was a DTensor when it was traced, but "
-                        f"is a {type(arg).__name__} now; wrap it with DTensor.from_local"
+                        f"{self.name}: the input {proxy.name} was a DTensor when it was traced, "
+                        f"but is a {type(arg).__name__} now; wrap it with DTensor.from_local"
                     )
                 if mesh is None:
                     mesh = arg._spec.mesh
@@ -320,7 +318,7 @@ def _is_host_scalar(proxy: Proxy, inputs: Sequence[Proxy]) -> bool:
 def _writes(
     bsyms: Sequence[BoundSymbol], inputs: Sequence[Proxy], outputs: Sequence[Proxy]
 ) -> dict[int, tuple[int, bool]]:
-    """For each write: the output that it is (or a number past them), the input, and the grad mode."""
+    """For each write: the output that it is (or a number past them), its input, the grad mode."""
     where = {p.name: i for i, p in enumerate(inputs)}
     at = {p.name: i for i, p in enumerate(outputs)}
     found: dict[int, tuple[int, bool]] = {}

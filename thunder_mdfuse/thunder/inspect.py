@@ -2,9 +2,8 @@
 
 In: a function or module jitted by ``thunder.jit`` or ``thunderfx`` that has been called. Out: an
 ``Explanation``: regions with their kernels, ATen steps and collectives and the bytes that each
-moves, and
-every symbol outside of regions with its ``Reason``. ``str`` of it is for people, its fields for
-programs.
+moves, and every symbol outside of regions with its ``Reason``. ``str`` of it is for people, its
+fields for programs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +62,7 @@ class RegionReport:
         ]
         if not self.steps:
             return "\n".join([*lines, "  not called yet, so not compiled"])
-        rows = [("step", "ops", "read", "written", "wire", "detail")]
+        rows: list[tuple[str, ...]] = [("step", "ops", "read", "written", "wire", "detail")]
         rows += [_row(step) for step in self.steps]
         return "\n".join([*lines, *_table(rows, "  ")])
 
@@ -120,7 +119,7 @@ def _jitted_functions(jitted: Any) -> list[Any]:
     subgraphs = getattr(backend, "subgraph_infos", None)
     if subgraphs is None:
         raise ExecutorError(
-            f"{jitted!r} was not made by thunder.jit or thunderfx; explain the function that they return"
+            f"{jitted!r} was not made by thunder.jit or thunderfx; explain what they return"
         )
     return [f for info in subgraphs for f in info.thunder_compiled_fns]
 

@@ -1,12 +1,9 @@
 """Thunder symbols of our own, and the doors through which a user's call becomes one of them.
 
 A *door* is a lookaside: Thunder's interpreter calls it in place of a torch function, in functions
-that
-are jitted with our executor. Calls that Thunder's own composites make do not pass through it, which
-is
-what tells a cast that the user wrote from a promotion. Each symbol can also run by itself, for when
-the
-fuel is out.
+that are jitted with our executor. Calls that Thunder's own composites make do not pass through it,
+which is what tells a cast that the user wrote from a promotion. Each symbol can also run by itself,
+for when the fuel is out.
 """
 
 from collections.abc import Callable
@@ -65,6 +62,8 @@ def _open_doors(executor: FusionExecutor, cast: Symbol, sdpa: Symbol) -> None:
         # A method of a proxy is looked up under Thunder's function, an unbound one under torch's.
         executor._lookasides[_methods[name]] = door
         executor._lookasides[getattr(torch.Tensor, name)] = door
+    # The one cast that a proxy has as a method of its own.
+    executor._lookasides[TensorProxy.float] = doors["float"]
     executor._lookasides[F.scaled_dot_product_attention] = _sdpa_door(sdpa)
 
 
@@ -172,7 +171,7 @@ def _run_sdpa_backward(
 ) -> tuple[torch.Tensor, ...]:
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-        out = _run_sdpa(*leaves, *rest)
+        out = _run_sdpa(leaves[0], leaves[1], leaves[2], *rest)
         return torch.autograd.grad(out, leaves, g)
 
 
@@ -188,7 +187,7 @@ def _sdpa_grad(sdpa: Symbol, backward: Symbol) -> Callable[..., Any]:
 
 
 def _sdpa_door(sdpa: Symbol) -> Callable[..., Any]:
-    """One step for attention; with dropout, or a mask that needs a gradient, Thunder's own symbols."""
+    """One step for attention; Thunder's own symbols for dropout and for masks with a gradient."""
 
     def door(
         query: Any,

@@ -1,4 +1,4 @@
-"""Why a symbol is not in a region. Every refusal is one of these, and ``explain`` shows them all."""
+"""Why a symbol is not in a region. ``explain`` shows them all."""
 
 from dataclasses import dataclass
 

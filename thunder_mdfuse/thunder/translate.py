@@ -1,10 +1,9 @@
 """From a region's symbols to a Fusion, for one description of its inputs.
 
 In: flat symbols, input and output proxies, and for each input what it is in this specialisation: a
-tensor
-type (sizes may be symbols), a scalar type, or a number that is baked in. Out: a verified global Fusion
-whose first outputs are the region's, in order, and after them the writes that the region does not
-return.
+tensor type (sizes may be symbols), a scalar type, or a number that is baked in. Out: a verified
+global Fusion whose first outputs are the region's, in order, and after them the writes that the
+region does not return.
 """
 
 from collections.abc import Mapping, Sequence

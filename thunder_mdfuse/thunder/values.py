@@ -1,12 +1,9 @@
 """From Thunder's proxies to values of the IR: the scope of one translation.
 
 In: a ``Builder`` and, symbol by symbol, proxies and numbers. A name stands for a ``Use`` (a tensor,
-or a
-number that the program computes) or, when it is an integer that the host knows, for a size. Sizes
-of the
-tensors bind the names of their dims, so that ``prims.shape`` and Thunder's unrolled number prims
-fold
-back into size expressions.
+or a number that the program computes) or, when it is an integer that the host knows, for a size.
+Sizes of the tensors bind the names of their dims, so that ``prims.shape`` and Thunder's unrolled
+number prims fold back into size expressions.
 """
 
 import math
@@ -214,9 +211,9 @@ class Values:
             return self.builder.const(decided)
         whole = [f for f in found if not isinstance(f, Use)]
         divides = name in _DIVISIONS
-        if len(whole) == len(found) and name in _SIZE_OPS:
-            if not divides or (whole[1] != 0 and all(map(sizes.nonnegative, whole))):
-                return _SIZE_OPS[name](*whole)
+        exact = not divides or (whole[1:] != [0] and all(map(sizes.nonnegative, whole)))
+        if len(whole) == len(found) and name in _SIZE_OPS and exact:
+            return _SIZE_OPS[name](*whole)
         return self.builder.op(name, tuple(map(self.value, args)))[0]
 
     def known(self, value: bool | int | float | complex) -> Use | Size:

@@ -110,9 +110,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Program:
-    """``text`` is for a message; ``calls`` fit ``fusion`` in the order in which they are made."""
+    """``text`` is for a message; ``calls`` fit ``fusion`` in the order in which they are made.
+
+    ``exact``: eager rounding gives it the bits of eager torch.
+    """
 
     seed: int
+    exact: bool
     fusion: Fusion
     calls: list[Call]
     text: str

@@ -1,13 +1,12 @@
 """Random small programs, each as an eager torch function and as IR: what property tests draw.
 
-A program is a list of input recipes and a list of steps. A step belongs to a family, which knows how to
-draw it for the tensors so far, how a user writes it in eager torch, and which nodes a frontend would make
-of it. The families never look at how the package computes anything.
+A program is a list of input recipes and a list of steps. A step belongs to a family, which knows
+how to draw it for the tensors so far, how a user writes it in eager torch, and which nodes a
+frontend would make of it. The families never look at how the package computes anything.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import torch
@@ -72,7 +71,7 @@ FAMILIES: dict[str, Family] = {}
 
 
 def strides_of(draw: Any, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-    """Strides in a drawn order of dims, with gaps, repeats (stride 0) and odd strides of size-1 dims."""
+    """Strides in a drawn order of dims, with gaps, zeros, and odd strides of size-1 dims."""
     plain = draw(st.integers(0, 3))
     order = list(reversed(range(len(shape))))
     if plain:

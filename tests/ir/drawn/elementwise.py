@@ -1,4 +1,4 @@
-"""Families of elementwise steps: with broadcasting, promotion and numbers, as a user writes them."""
+"""Families of elementwise steps, broadcast, promoted and with numbers, as a user writes them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 from ir.drawn.core import (
-    DTYPES,
     FAMILIES,
     Family,
     Step,
@@ -24,8 +23,8 @@ from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.graph import Builder, Use
 from thunder_mdfuse.ir.types import DType
 
-UNARY = "neg exp abs sqrt isnan isinf isfinite logical_not sign floor".split()
-BINARY = "add sub mul maximum eq lt pow".split()
+UNARY = ("neg", "exp", "abs", "sqrt", "isnan", "isinf", "isfinite", "logical_not", "floor")
+BINARY = ("add", "sub", "mul", "maximum", "eq", "lt", "pow")
 
 
 def _draw_unary(draw: Any, tensors: list[torch.Tensor]) -> Step | None:

@@ -1,0 +1,138 @@
+"""The programs whose CUDA text is kept in ``tests/golden``, and how to plan, write and run them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from schedule.programs import (
+    ADD_RMS_NORM,
+    LAYER_NORM,
+    RMS_NORM,
+    SOFTMAX,
+    SWIGLU,
+    Case,
+    last,
+    tensor,
+)
+
+from thunder_mdfuse.codegen.cuda import KernelText, write_kernel
+from thunder_mdfuse.ir import attrs as at
+from thunder_mdfuse.ir.decompose import decompose
+from thunder_mdfuse.ir.graph import Builder, Fusion, Use
+from thunder_mdfuse.ir.types import DType
+from thunder_mdfuse.runtime.dtypes import TORCH_DTYPES
+from thunder_mdfuse.runtime.program import BoundProgram
+from thunder_mdfuse.schedule.program import InputClass, ProgramPlan, plan_program
+from thunder_mdfuse.schedule.target import H200, Target
+
+
+@dataclass(frozen=True)
+class Golden:
+    """``sizes``: those of the kept text; ``others``: more of the same class, to be run too."""
+
+    name: str
+    case: Case
+    dtype: DType
+    sizes: tuple[int, ...]
+    others: tuple[tuple[int, ...], ...]
+
+    def fusion(self, sizes: Sequence[int]) -> Fusion:
+        """The local program for ``sizes``."""
+        return decompose(self.case.fusion(*sizes, dtype=self.dtype, level="local"))
+
+    def inputs(self, sizes: Sequence[int]) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(sum(sizes))
+        return [
+            torch.randn(tuple(t.shape), generator=generator).to(TORCH_DTYPES[t.dtype])  # type: ignore[arg-type]
+            for t in self.case.inputs(*sizes, dtype=self.dtype)
+        ]
+
+
+def plan(fusion: Fusion, target: Target = H200) -> ProgramPlan:
+    """The program for contiguous, aligned inputs."""
+    return plan_program(fusion, [InputClass(None) for _ in fusion.inputs], target, {}, "cpu")
+
+
+def kernel(fusion: Fusion, target: Target = H200) -> KernelText:
+    """The only kernel of ``fusion``."""
+    program = plan(fusion, target)
+    (step,) = program.steps
+    assert step.kernel is not None
+    return write_kernel(step.kernel)
+
+
+def run(
+    fusion: Fusion,
+    inputs: Sequence[torch.Tensor],
+    change: Callable[[str], str] = str,
+    target: Target = H200,
+) -> list[torch.Tensor]:
+    """The outputs in the emulator of the program whose kernels' texts are put through ``change``."""
+    program = plan(fusion, target)
+    texts = [write_kernel(k) for k in program.kernels]
+    texts = [replace(t, source=change(t.source)) for t in texts]
+    bound = BoundProgram(program, texts, {}, "emulate", torch.device("cpu"), "")
+    found = bound.run(inputs, None)
+    assert all(isinstance(x, torch.Tensor) for x in found)
+    return found  # type: ignore[return-value]
+
+
+def _bias(b: Builder, uses: list[Use]) -> tuple[Use, ...]:
+    x, bias = uses
+    return (b.op("tanh", (b.op("add", (x, last(b, bias, x)))[0],))[0],)
+
+
+def _transposed(b: Builder, uses: list[Use]) -> tuple[Use, ...]:
+    x, y = uses
+    (turned,) = b.op("permute", (y,), at.DimsAttrs((1, 0)))
+    return (b.op("sub", (x, turned))[0],)
+
+
+def _joined(b: Builder, uses: list[Use]) -> tuple[Use, ...]:
+    """A ``cat`` of a product and a padded tensor."""
+    x, y = uses
+    (twice,) = b.op("mul", (x, b.const(2.0)))
+    (padded,) = b.op("pad", (y, b.const(1.5)), at.PadAttrs((0, 1), (0, 2)))
+    return (b.op("cat", (twice, padded), at.DimAttrs(1))[0],)
+
+
+def _sums(b: Builder, uses: list[Use]) -> tuple[Use, ...]:
+    return (b.op("sum", (uses[0],), at.DimsAttrs((1,)))[0],)
+
+
+BIAS = Case(
+    "bias",
+    lambda rows, n, dtype: [tensor(dtype, rows, n), tensor(dtype, n)],
+    _bias,
+    lambda x, bias: (x + bias).tanh(),
+)
+TRANSPOSED = Case(
+    "transposed",
+    lambda rows, n, dtype: [tensor(dtype, rows, n), tensor(dtype, n, rows)],
+    _transposed,
+    lambda x, y: x - y.t(),
+)
+JOINED = Case(
+    "joined",
+    lambda rows, n, m, dtype: [tensor(dtype, rows, n), tensor(dtype, rows, m)],
+    _joined,
+    lambda x, y: torch.cat([x * 2, torch.nn.functional.pad(y, (1, 2), value=1.5)], 1),
+)
+SUMS = Case(
+    "sums", lambda rows, n, dtype: [tensor(dtype, rows, n)], _sums, lambda x: x.sum(1)
+)
+
+GOLDENS = {
+    g.name: g
+    for g in (
+        Golden("pointwise_contiguous", SWIGLU, DType.BF16, (300, 40), ((5, 48), (1000, 8))),
+        Golden("pointwise_bias", BIAS, DType.F32, (96, 40), ((5, 44), (33, 128))),
+        Golden("pointwise_transposed", TRANSPOSED, DType.F32, (24, 40), ((36, 20), (8, 132))),
+        Golden("pointwise_cat", JOINED, DType.F32, (7, 24, 9), ((5, 3, 30), (9, 41, 4))),
+        Golden("row_rms_norm_bf16", RMS_NORM, DType.BF16, (6, 4096), ((3, 4096),)),
+        Golden("row_softmax_f32", SOFTMAX, DType.F32, (6, 1000), ((3, 996), (9, 780))),
+        Golden("row_layer_norm_short", LAYER_NORM, DType.F32, (40, 24), ((33, 20), (7, 28))),
+        Golden("row_held_in_shared", ADD_RMS_NORM, DType.BF16, (2, 57336), ((3, 57320),)),
+        Golden("row_shared_by_blocks", SUMS, DType.F32, (3, 40000), ((2, 33000), (5, 66000))),
+    )
+}

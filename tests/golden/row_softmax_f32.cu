@@ -1,0 +1,73 @@
+#include "mdfuse.cuh"
+
+extern "C" __global__ void __launch_bounds__(128) mdf_row_c5e419d0af(
+    MDF_IN(float) b0,
+    MDF_OUT(float) b1,
+    const mdf::i32 p0,
+    const mdf::i32 p1) {
+  const mdf::i32 mine = blockIdx.x * 2 + threadIdx.x / 64;
+  const bool live = MDF_IN_BOUNDS(mine < p0);
+  const mdf::i32 row = live ? mine : 0;
+  const mdf::i32 d0 = row;
+  const mdf::i32 lane = threadIdx.x % 64;
+  MDF_SHARED(float, scratch_f32, 4);
+  mdf::Vec<float, 4> h0[4];
+  float a1 = mdf::Max::identity<float>();
+  #pragma unroll
+  for (mdf::i32 t = 0; t < 4; ++t) {
+    const mdf::i32 c = (t * 64 + lane) * 4;
+    if (MDF_IN_BOUNDS(c < p1)) {
+      const mdf::i32 d1 = c;
+      h0[t] = mdf::load<4>(b0, c + d0 * p1);
+    }
+  }
+  #pragma unroll
+  for (mdf::i32 t = 0; t < 4; ++t) {
+    const mdf::i32 c = (t * 64 + lane) * 4;
+    if (MDF_IN_BOUNDS(c < p1)) {
+      const mdf::i32 d1 = c;
+      const mdf::Vec<float, 4> x0 = h0[t];
+      #pragma unroll
+      for (mdf::i32 j = 0; j < 4; ++j) {
+        const float v0 = mdf::to_compute(x0.v[j]);
+        a1 = mdf::Max::apply(a1, v0);
+      }
+    }
+  }
+  const float v1 = mdf::group_reduce<mdf::Max, 64, 128>(a1, scratch_f32);
+  float a4 = mdf::Sum::identity<float>();
+  #pragma unroll
+  for (mdf::i32 t = 0; t < 4; ++t) {
+    const mdf::i32 c = (t * 64 + lane) * 4;
+    if (MDF_IN_BOUNDS(c < p1)) {
+      const mdf::i32 d1 = c;
+      const mdf::Vec<float, 4> x0 = h0[t];
+      #pragma unroll
+      for (mdf::i32 j = 0; j < 4; ++j) {
+        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v2 = mdf::sub(v0, v1);
+        const float v3 = mdf::exp(v2);
+        a4 = mdf::Sum::apply(a4, v3);
+      }
+    }
+  }
+  const float v4 = mdf::group_reduce<mdf::Sum, 64, 128>(a4, scratch_f32);
+  #pragma unroll
+  for (mdf::i32 t = 0; t < 4; ++t) {
+    const mdf::i32 c = (t * 64 + lane) * 4;
+    if (MDF_IN_BOUNDS(c < p1)) {
+      const mdf::i32 d1 = c;
+      const mdf::Vec<float, 4> x0 = h0[t];
+      mdf::Vec<float, 4> y1;
+      #pragma unroll
+      for (mdf::i32 j = 0; j < 4; ++j) {
+        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v2 = mdf::sub(v0, v1);
+        const float v3 = mdf::exp(v2);
+        const float v5 = mdf::div(v3, v4);
+        y1.v[j] = mdf::from_compute<float>(v5);
+      }
+      if (live) mdf::store<4>(b1, c + d0 * p1, y1);
+    }
+  }
+}
