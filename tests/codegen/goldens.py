@@ -133,6 +133,7 @@ GOLDENS = {
         Golden("row_softmax_f32", SOFTMAX, DType.F32, (6, 1000), ((3, 996), (9, 780))),
         Golden("row_layer_norm_short", LAYER_NORM, DType.F32, (40, 24), ((33, 20), (7, 28))),
         Golden("row_held_in_shared", ADD_RMS_NORM, DType.BF16, (2, 57336), ((3, 57320),)),
+        Golden("row_sums_short", SUMS, DType.F32, (40, 24), ((33, 20), (7, 28))),
         Golden("row_shared_by_blocks", SUMS, DType.F32, (3, 40000), ((2, 33000), (5, 66000))),
     )
 }

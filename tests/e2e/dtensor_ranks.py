@@ -127,6 +127,18 @@ def one_axis(mesh: DeviceMesh) -> Iterator[Program]:
         lambda x: DTensor.from_local(x * 2, mesh, [S(0)], run_check=False).to_local() + 1,
         (tensor(3, 4, seed=dist.get_rank()),),
     )
+    rows = 2 * n - 1
+    yield Program(
+        "from_local, uneven",
+        lambda x: (
+            DTensor.from_local(
+                x, mesh, [S(0)], run_check=False, shape=torch.Size((rows, 4)), stride=(4, 1)
+            )
+            * 2.0
+        ),
+        (tensor(2 if dist.get_rank() < n - 1 else 1, 4, seed=dist.get_rank()),),
+    )
+    yield Program("Partial plus a number", lambda x: x + 1.0, (partial(mesh, "sum", 4, 5),))
     yield Program("an input returned", lambda x: (x, x * 2.0), (d(S(0), 5, 8),))
     yield Program(
         "SwiGLU with residual",
@@ -297,8 +309,7 @@ def check_refusals(mesh: DeviceMesh) -> None:
     shape, stride = torch.Size((3 * mesh.size(), 4)), (4, 1)
 
     def odd(x: Any) -> Any:
-        whole = DTensor.from_local(x, mesh, [S(0)], run_check=False, shape=shape, stride=stride)
-        return whole.to_local()
+        return DTensor.from_local(x, mesh, [S(0)], run_check=False, shape=shape, stride=stride)
 
     jitted = thunder.jit(odd, executors=[mdfuse_executor])
     same(jitted(local), odd(local), "an odd local shape")

@@ -4,7 +4,7 @@ import pytest
 
 from thunder_mdfuse.ir.text import parse_placement, split
 from thunder_mdfuse.ir.types import Mesh, MeshAxis
-from thunder_mdfuse.sharding.changes import debt, route
+from thunder_mdfuse.sharding.changes import debt, received_bytes, route
 
 ONE = Mesh((MeshAxis("tp", 4),))
 TWO = Mesh((MeshAxis("dp", 2), MeshAxis("tp", 4)))
@@ -24,8 +24,8 @@ def steps(mesh: Mesh, shape, found: str, wanted: str) -> str:
 
 def received(mesh: Mesh, shape, found: str, wanted: str) -> float:
     """Bytes that each rank receives."""
-    cost = route(shape, 4, mesh, placements(found), placements(wanted)).cost
-    return cost / mesh.ranks**2
+    way = route(shape, 4, mesh, placements(found), placements(wanted))
+    return received_bytes(way, mesh)
 
 
 ONE_AXIS = [

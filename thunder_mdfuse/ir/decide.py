@@ -140,9 +140,10 @@ class Decider:
         return answer
 
     def _learn(self, fact: Guard) -> None:
-        self._answers[fact] = True
-        if fact.relation in _NEGATIONS:
-            self._answers[_normal(_negated(fact))] = False
+        for implied in (fact, *_consequences(fact)):
+            self._answers[_normal(implied)] = True
+            if implied.relation in _NEGATIONS:
+                self._answers[_normal(_negated(implied))] = False
         for name in sizes.symbols(fact.left) | sizes.symbols(fact.right):
             least = _least_value(fact, name, self._least.get(name, 0))
             if least is not None:
@@ -180,6 +181,16 @@ def _negated(guard: Guard) -> Guard:
     if guard.relation in ("==", "!="):
         return Guard(guard.left, _NEGATIONS[guard.relation], guard.right)
     return Guard(guard.right, _NEGATIONS[guard.relation], guard.left)
+
+
+def _consequences(fact: Guard) -> list[Guard]:
+    """Weaker facts that ``fact`` settles."""
+    left, right = fact.left, fact.right
+    if fact.relation == "==":
+        return [Guard(left, "<=", right), Guard(right, "<=", left)]
+    if fact.relation == "<":
+        return [Guard(left, "<=", right), Guard(left, "!=", right)]
+    return []
 
 
 def _at(guard: Guard, place: Mapping[str, int]) -> Guard:

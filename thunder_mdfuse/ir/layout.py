@@ -238,10 +238,12 @@ def _format(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
 
 
 def _chunk(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
-    """Torch slices the chunk out and clones it."""
+    """DTensor clones a slice, or concatenates the slices of a strided shard."""
     assert isinstance(node.attrs, ChunkAttrs)
-    x = walk.operand(node.args[0])
-    return preserved_strides(Strided(t.shape, x.strides), walk.decide)
+    part = Strided(t.shape, walk.operand(node.args[0]).strides)
+    if node.attrs.split > 1:
+        return format_strides(t.shape, [part], walk.decide)
+    return preserved_strides(part, walk.decide)
 
 
 def _broadcast(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:

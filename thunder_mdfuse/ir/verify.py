@@ -91,6 +91,9 @@ def _check_outputs(fusion: Fusion, stage: str) -> None:
             raise IRError(f"after {stage}: the input %{output.writes} is written twice")
         written.add(output.writes)
         found, target = fusion.type_of(output.value), fusion.nodes[output.writes].types[0]
+        if isinstance(found, TensorType) and isinstance(target, TensorType):
+            # Before propagate a value may have no placements yet; reshard gives it the input's.
+            target = target if found.placements is not None else target.placed(None)
         if found != target:
             raise IRError(
                 f"after {stage}: {output.value} of type {found} cannot be written into "

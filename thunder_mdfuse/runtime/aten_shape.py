@@ -155,7 +155,7 @@ def _var_mean(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     x, dims = _some_dims(args[0], attrs.dims)
     count = math.prod(x.size(d) for d in dims)
-    if count > attrs.correction:
+    if x.numel() and count > attrs.correction:
         return torch.var_mean(x, dims, correction=attrs.correction)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # "degrees of freedom is <= 0"

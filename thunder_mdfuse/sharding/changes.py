@@ -100,6 +100,11 @@ def route(shape: Shape, itemsize: int, mesh: Mesh, found: Placements, wanted: Pl
     return _route(shape, itemsize, mesh, found, wanted)
 
 
+def received_bytes(way: Route, mesh: Mesh) -> float:
+    """The bytes that each rank receives on the way."""
+    return way.cost / mesh.ranks**2
+
+
 def debt(shape: Shape, itemsize: int, mesh: Mesh, found: Placements, wanted: Placements) -> int:
     """What making ``found`` a pending reduction defers: the cost of doing that reduction later.
 

@@ -194,20 +194,37 @@ def cat(v: Values, tensors: Sequence[Any], dim: int) -> Results:
 
 
 def _ndim(v: Values, use: Use) -> int:
-    found = v.type(use)
-    assert isinstance(found, TensorType)
-    return found.ndim
+    return v.tensor(use).ndim
 
 
 def pad(v: Values, a: Any, value: Any, config: Sequence[tuple[Any, Any, Any]]) -> Results:
     low, high = v.sizes([c[0] for c in config]), v.sizes([c[1] for c in config])
-    return v.result("pad", (v.value(a), v.value(value)), at.PadAttrs(low, high))
+    gaps = [int(v.number(c[2]).real) for c in config]
+    use, filling = v.value(a), v.value(value)
+    if any(gaps):
+        use = _with_gaps(v, use, filling, gaps)
+        sizes_now = v.tensor(use).shape
+        # A gap follows every element, the last one too, which has none: cut that one.
+        high = tuple(
+            h - (g if n != 0 else 0) for h, g, n in zip(high, gaps, sizes_now, strict=True)
+        )
+    return v.result("pad", (use, filling), at.PadAttrs(low, high))
+
+
+def _with_gaps(v: Values, use: Use, filling: Use, gaps: Sequence[int]) -> Use:
+    """``use`` with ``gaps[d]`` fillings after every element along dim ``d``."""
+    shape = v.tensor(use).shape
+    apart = tuple(s for n in shape for s in (n, 1))
+    attrs = at.BroadcastAttrs(apart, tuple(range(0, len(apart), 2)))
+    (use,) = v.op("broadcast_in_dim", (use,), attrs)
+    after = tuple(g for gap in gaps for g in (0, gap))
+    (use,) = v.op("pad", (use, filling), at.PadAttrs((0,) * len(apart), after))
+    joined = tuple(n * (g + 1) for n, g in zip(shape, gaps, strict=True))
+    return v.op("reshape", (use,), at.ShapeAttrs(joined))[0]
 
 
 def shape(v: Values, a: Any) -> Results:
-    found = v.type(v.value(a))
-    assert isinstance(found, TensorType)
-    return found.shape
+    return v.tensor(v.value(a)).shape
 
 
 def same(v: Values, a: Any) -> Results:

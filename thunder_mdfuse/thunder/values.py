@@ -191,6 +191,10 @@ class Values:
         """The type of a value."""
         return self.builder.type_of(use)
 
+    def tensor(self, use: Use) -> TensorType:
+        """The type of a value that is a tensor."""
+        return self.builder.tensor(use)
+
     def op(self, name: str, args: Sequence[Use], attrs: Attrs = NO_ATTRS) -> tuple[Use, ...]:
         """A node inside the present symbol; its placements are left to propagation."""
         return self.builder.op(name, tuple(args), attrs)

@@ -103,7 +103,7 @@ def cast(x: Known, eager: torch.Tensor) -> Known:
         doubt = torch.where(x.doubt > 0, torch.inf, 0.0)
         return _settled(value, doubt, eager)
     if dtype.is_floating_point:
-        return Known(eager, x.value, rounding(x.value, x.doubt, dtype))
+        return _settled(x.value, x.doubt, eager)
     if dtype == torch.bool:
         unclear = (x.doubt > 0) & (x.value.abs() <= x.doubt)
         unclear |= x.doubt.isinf()
