@@ -6,13 +6,16 @@ function.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 
 from thunder_mdfuse.errors import ProgramError
 from thunder_mdfuse.ir.graph import Fusion, Node, Output, Use
+from thunder_mdfuse.ir.layout import Decider, layouts
 from thunder_mdfuse.ir.ops import row
+from thunder_mdfuse.ir.sizes import evaluate
 from thunder_mdfuse.runtime.aten import ATEN
 from thunder_mdfuse.runtime.binding import bind as bind
 from thunder_mdfuse.runtime.binding import evaluate_attrs
@@ -40,15 +43,44 @@ def run_reference(
     into that input, after everything was read, and the input is what is returned.
     """
     device = next((x.device for x in inputs if isinstance(x, torch.Tensor)), torch.device("cpu"))
+    strides = tuple(x.stride() if isinstance(x, torch.Tensor) else None for x in inputs)
+    fresh = _fresh_strides(fusion, strides, tuple(sorted(symbols.items())), device.type)
     values: dict[Use, Any] = {}
     last_reads = _last_reads(fusion)
     for i, node in enumerate(fusion.nodes):
         args = [values[a] for a in node.args]
         results = _run(node, args, inputs, symbols, communicate, device)
-        values.update({Use(i, r): result for r, result in enumerate(results)})
+        for r, result in enumerate(results):
+            values[Use(i, r)] = _laid_out(result, fresh.get(Use(i, r)))
         for use in last_reads.get(i, ()):
             del values[use]
     return _leave(fusion, values)
+
+
+@lru_cache(maxsize=256)
+def _fresh_strides(
+    fusion: Fusion,
+    strides: tuple[tuple[int, ...] | None, ...],
+    symbols: tuple[tuple[str, int], ...],
+    device: str,
+) -> dict[Use, tuple[int, ...]]:
+    """The strides of every computed value that is no view, as eager torch would allocate it."""
+    hints = dict(symbols)
+    rules = "cuda" if device == "cuda" else "cpu"
+    found = layouts(fusion, strides, Decider(hints, fusion.guards), rules)
+    return {
+        use: tuple(evaluate(s, hints) for s in layout.strides)
+        for use, layout in found.items()
+        if layout.base == use and fusion.nodes[use.node].op != "input"
+    }
+
+
+def _laid_out(result: Any, strides: tuple[int, ...] | None) -> Any:
+    """``result`` with ``strides``: an op here is given broadcast operands, and eager's was not."""
+    if strides is None or not isinstance(result, torch.Tensor) or result.stride() == strides:
+        return result
+    made = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+    return made.copy_(result)
 
 
 def _last_reads(fusion: Fusion) -> dict[int, list[Use]]:

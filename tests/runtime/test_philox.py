@@ -72,10 +72,12 @@ def test_which_element_gets_which_two_words(seed, offset):
 
 def test_low_and_high_are_applied_in_f32_and_then_rounded():
     unit = uniform(5, 0, shape=(1000,))
-    wide = unit * np.float32(0.3) + np.float32(0.1)
-    assert torch.equal(uniform(5, 0, shape=(1000,), low=0.1, high=0.4), wide)
+    low, high = np.float32(0.1), np.float32(0.7)
+    assert high - low != np.float32(0.7 - 0.1)  # so it is f32 from the start
+    wide = unit * (high - low) + low
+    assert torch.equal(uniform(5, 0, shape=(1000,), low=0.1, high=0.7), wide)
     for dtype, theirs in ((DType.BF16, torch.bfloat16), (DType.F16, torch.float16)):
-        half = uniform(5, 0, shape=(1000,), dtype=dtype, low=0.1, high=0.4)
+        half = uniform(5, 0, shape=(1000,), dtype=dtype, low=0.1, high=0.7)
         assert torch.equal(half, wide.to(theirs))
 
 

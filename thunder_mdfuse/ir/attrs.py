@@ -25,8 +25,7 @@ class InputAttrs:
 
 @dataclass(frozen=True)
 class ConstAttrs:
-    """A number, as the text of its ``repr``, so that NaN equals itself and -0.0 differs from 0.0.
-    """
+    """A number, as its ``repr``, so that NaN equals itself and -0.0 differs from 0.0."""
 
     value: str
     dtype: DType
@@ -160,8 +159,7 @@ class TopkAttrs:
 
 @dataclass(frozen=True)
 class SdpaAttrs:
-    """Scaled dot product attention; ``scale`` None is 1/sqrt(head dim). Mask is an operand if any.
-    """
+    """Scaled dot product attention; ``scale`` None is 1/sqrt(head dim). A mask is an operand."""
 
     dropout_p: float = 0.0
     is_causal: bool = False
@@ -206,8 +204,7 @@ class ReduceCommAttrs:
 
 @dataclass(frozen=True)
 class GatherCommAttrs:
-    """all_gather: chunks of dim ``dim``, whose whole size is ``size``; ``split`` > 1 for strided.
-    """
+    """all_gather: chunks of ``dim``, whose whole size is ``size``; ``split`` > 1 for strided."""
 
     team: str
     ranks: int
@@ -218,8 +215,7 @@ class GatherCommAttrs:
 
 @dataclass(frozen=True)
 class ScatterCommAttrs:
-    """reduce_scatter: this position's chunk of dim ``dim`` (whole size ``size``) of the reduction.
-    """
+    """reduce_scatter: this position's chunk of ``dim`` (whole size ``size``) of the reduction."""
 
     team: str
     ranks: int
@@ -230,8 +226,7 @@ class ScatterCommAttrs:
 
 @dataclass(frozen=True)
 class ExchangeCommAttrs:
-    """all_to_all: gathers ``gather_dim`` while it scatters ``scatter_dim``, by their whole sizes.
-    """
+    """all_to_all: gathers ``gather_dim`` and scatters ``scatter_dim``, by their whole sizes."""
 
     team: str
     ranks: int

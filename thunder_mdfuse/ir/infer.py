@@ -27,8 +27,7 @@ def tensor(op: str, types: tuple[Type, ...], i: int) -> TensorType:
 
 
 def _common(op: str, types: tuple[Type, ...]) -> Type:
-    """The one dtype and shape of all tensor operands, or the wider scalar type when there is none.
-    """
+    """The one dtype and shape of all tensor operands, or the wider scalar type without any."""
     tensors = [t for t in types if isinstance(t, TensorType)]
     if not tensors:
         order = [DType.BOOL, DType.I64, DType.F64, DType.C128]

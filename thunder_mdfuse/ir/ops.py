@@ -20,8 +20,7 @@ from thunder_mdfuse.ir import chunks, infer
 
 @dataclass(frozen=True)
 class Op:
-    """One row. ``operands`` is (least, most); ``level``: where it may stand (any, global, local).
-    """
+    """One row. ``operands``: (least, most); ``level``: where it may stand (any, global, local)."""
 
     name: str
     kind: str

@@ -99,7 +99,6 @@ _named(
     "sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma floor ceil round trunc frac sign "
     "bitwise_not digamma isfinite isnan isinf signbit logical_not real imag"
 )
-_named("add sub mul remainder pow bitwise_and bitwise_or bitwise_xor")
 # Torch has these for tensors only, or only with a tensor first.
 _named("atan2 nextafter maximum minimum copysign gcd logical_and logical_or fmod", numbers=False)
 
@@ -133,7 +132,16 @@ _elementwise("ndtri", _in_f32(torch.special.ndtri))
 _elementwise("zeta", _in_f32(torch.special.zeta))
 # erfc(y) = x means y = -ndtri(x / 2) / sqrt(2): precise near 0, where erfinv(1 - x) is not.
 _elementwise("erfcinv", _in_f32(lambda x: torch.special.ndtri(x * 0.5) * -(0.5**0.5)))
-# The operators, because torch's functions want the tensor first.
+# Operators, not torch's functions: with a number first they do what a user's ``0.1 * x`` does,
+# where ``torch.mul(0.1, x)`` would round the number to a half type and ``torch.lt`` refuse it.
+_elementwise("add", lambda a, b: a + b)
+_elementwise("sub", lambda a, b: a - b)
+_elementwise("mul", lambda a, b: a * b)
+_elementwise("pow", lambda a, b: a**b)
+_elementwise("remainder", lambda a, b: a % b)
+_elementwise("bitwise_and", lambda a, b: a & b)
+_elementwise("bitwise_or", lambda a, b: a | b)
+_elementwise("bitwise_xor", lambda a, b: a ^ b)
 _elementwise("eq", lambda a, b: a == b)
 _elementwise("ne", lambda a, b: a != b)
 _elementwise("lt", lambda a, b: a < b)
@@ -142,8 +150,12 @@ _elementwise("gt", lambda a, b: a > b)
 _elementwise("ge", lambda a, b: a >= b)
 
 
-def _lerp(a: Any, b: Any, weight: Any) -> torch.Tensor:
-    return torch.lerp(a, b, weight.item() if weight.ndim == 0 else weight)
+def _lerp(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> Any:
+    like = next((a for a in args if isinstance(a, torch.Tensor)), None)
+    if like is None:
+        return torch.lerp(*map(_as_tensor, args)).item()
+    a, b = (_beside(x, like, numbers=False) for x in args[:2])
+    return torch.lerp(a, b, args[2])
 
 
 def _where(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> Any:
@@ -170,13 +182,13 @@ def _cast(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> Any:
     return x.to(TORCH_DTYPES[attrs.dtype], copy=True)
 
 
+_row("lerp", _lerp)
 _row("where", _where)
 _row("cast", _cast)
 _row("const", lambda args, attrs, dtypes, device: number(attrs))
 _row("size", lambda args, attrs, dtypes, device: attrs.size)
 for _op, _call in (aten_shape.ROWS | aten_index.ROWS | aten_matmul.ROWS).items():
     ATEN[_op] = _call
-_elementwise("lerp", _lerp, numbers=False)
 
 ATEN["input"] = NotCalled("inputs are given by the caller")
 for _op in ("from_local", "to_local", "reshard"):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from thunder_mdfuse.errors import ProgramError
 from thunder_mdfuse.ir.chunks import chunk_size, chunk_start
 from thunder_mdfuse.ir.sizes import evaluate
 from thunder_mdfuse.ir.types import DType
@@ -90,21 +91,32 @@ def _cat(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.
 def _chunk(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
     """This position's part, cut out and cloned as DTensor does."""
     x: torch.Tensor = args[0]
+    position = _position(attrs)
     n, parts, first = x.size(attrs.dim), [], 0
     for j in range(attrs.split):
         whole = evaluate(chunk_size(n, attrs.split, j), {}) if attrs.split > 1 else n
-        start = evaluate(chunk_start(whole, attrs.ranks, attrs.position), {})
-        length = evaluate(chunk_size(whole, attrs.ranks, attrs.position), {})
+        start = evaluate(chunk_start(whole, attrs.ranks, position), {})
+        length = evaluate(chunk_size(whole, attrs.ranks, position), {})
         parts.append(x.narrow(attrs.dim, first + start, length))
         first += whole
     return parts[0].clone() if len(parts) == 1 else torch.cat(parts, attrs.dim)
+
+
+def _position(attrs: Any) -> int:
+    if attrs.position is None:
+        raise ProgramError(
+            f"this rank's position along {attrs.team!r} is not known; give @{attrs.team} a value, "
+            "or pass the DeviceMesh that the program runs on"
+        )
+    position: int = attrs.position
+    return position
 
 
 def _keep_first(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
     """Replicate -> Partial: what reduces to the value when every position has its own of these."""
     x: torch.Tensor = args[0]
     neutral = {"sum": 0, "product": 1}.get(attrs.op)
-    if attrs.position == 0 or neutral is None:
+    if _position(attrs) == 0 or neutral is None:
         return x.clone(memory_format=torch.contiguous_format)
     return torch.full_like(x, neutral, memory_format=torch.contiguous_format)
 
@@ -188,14 +200,15 @@ def _full(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch
 
 
 def _iota(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
-    """``start + i * step``: floats in double and then rounded, as torch's arange on a CPU."""
+    """``start + i * step``, with the rounding of torch's own arange."""
     start, step = args
     dtype = TORCH_DTYPES[attrs.dtype]
     count = math.prod(attrs.shape)
-    wide = torch.float64 if dtype.is_floating_point else torch.int64
-    index = torch.arange(count, dtype=wide, device=device)
-    values: torch.Tensor = start + index * step
-    return values.to(dtype).view(attrs.shape)
+    if not count or not step:
+        return torch.full(attrs.shape, start, dtype=dtype, device=device)
+    # Half a step short, so that rounding cannot add an element or lose one.
+    end = start + count * step if isinstance(start + step, int) else start + (count - 0.5) * step
+    return torch.arange(start, end, step, dtype=dtype, device=device).view(attrs.shape)
 
 
 def _rng_state(

@@ -2,19 +2,17 @@
 
 This is the one definition of which element gets which bits; ``csrc/device/philox.cuh`` and the
 generated kernels follow it. Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011) is a function of a
-64-bit key and a 128-bit counter. The key is the seed. The element with linear index ``i`` in the
-whole tensor has
+64-bit key and a 128-bit counter, and gives four 32-bit words. The key is the seed; the high half of
+the counter is the offset. The element with linear index ``i`` in the whole tensor has
 
-* f16, bf16, f32: counter (low 64 bits ``i // 4``, high 64 bits the offset), word ``w`` number ``i %
-4``,
-  and ``u = (w >> 8) * 2**-24``;
-* f64: counter (low ``i // 2``, high the offset), words ``a, b`` number ``2*(i % 2)`` and the one
-after it,
-  and ``u = ((a << 32 | b) >> 11) * 2**-53``.
+* f16, bf16, f32: ``i // 4`` for the counter's low half, of the words ``w`` number ``i % 4``, and
+  ``u = (w >> 8) * 2**-24``;
+* f64: ``i // 2`` for the low half, the words ``a, b`` number ``2*(i % 2)`` and the next, and
+  ``u = ((a << 32 | b) >> 11) * 2**-53``.
 
-So ``mdf::philox(seed, /*subsequence*/ offset, /*offset*/ i / 4)`` in CUDA. The number is ``low + u
-* (high - low)``: ``high - low`` in double, then all in f32 (f64 for f64) with each operation
-rounded, no fused multiply-add; then rounded to the dtype.
+In CUDA that is ``mdf::philox(seed, /*subsequence*/ offset, /*offset*/ i / 4)``. The number is
+``low + u * (high - low)`` in f32 (f64 for f64), each of the three operations rounded, no fused
+multiply-add; then rounded to the dtype.
 """
 
 from collections.abc import Sequence
@@ -64,11 +62,12 @@ def uniform(
         b = four.gather(0, (first + 1).unsqueeze(0)).squeeze(0)
         # (a << 32 | b) >> 11 without the sign bit of an i64.
         unit = ((a << 21) | (b >> 11)).to(torch.float64) * 2.0**-53
-        return low + unit * (high - low)
+        return unit * (high - low) + low
     four = torch.stack(words(seed, index // 4, offset.expand_as(index)))
     word = four.gather(0, (index % 4).unsqueeze(0)).squeeze(0)
     unit = (word >> 8).to(torch.float32) * 2.0**-24
-    return (unit * (high - low) + low).to(dtype)
+    first, last = (torch.tensor(x, dtype=torch.float32) for x in (low, high))
+    return (unit * (last - first).item() + first.item()).to(dtype)
 
 
 def linear_index(

@@ -39,7 +39,8 @@ ATEN_ELEMENTWISE = ("digamma", "ndtri", "zeta")
 class Group:
     """A kernel in the making: its domain's symbols and extents, and the roots that it computes.
 
-    ``touched`` has a bit for each node whose storage it reads or which is one of its roots.
+    ``touched`` has a bit for each node whose storage it reads or which is one of its roots,
+    ``awaited`` one for each wait that has to be over before any of its roots can be computed.
     """
 
     names: tuple[str, ...]
@@ -48,6 +49,7 @@ class Group:
     reduced: tuple[int, ...] = ()
     roots: list[Use] = field(default_factory=list)
     touched: int = 0
+    awaited: int = 0
 
     @property
     def point(self) -> Indices:
@@ -104,6 +106,9 @@ class Segmenter:
         self._before: list[int] = []
         # For each node a bit for every node whose storage a kernel that computes it reads.
         self._sources: list[int] = []
+        # For each node a bit for every wait that has to be over before it can be computed.
+        self._awaited: list[int] = []
+        self._waits = 0
         self._last_start: int | None = None
         self._roots = self._find_roots()
         self._assign()
@@ -126,7 +131,7 @@ class Segmenter:
 
     def _assign(self) -> None:
         for i, node in enumerate(self.fusion.nodes):
-            self._sources.append(self._sources_of(i, node))
+            self._note_operands(node)
             if node.op == "input" or isinstance(node.types[0], ScalarType):
                 continue
             if not self.generated[i]:
@@ -135,12 +140,22 @@ class Segmenter:
             elif Use(i) in self._roots:
                 self._place(Use(i))
 
-    def _sources_of(self, i: int, node: Node) -> int:
-        found = 0
+    def _note_operands(self, node: Node) -> None:
+        """What the next node's value reads and waits for, through its operands."""
+        sources = awaited = 0
         for arg in self._tensors(node):
-            stored = self.fusion.nodes[arg.node].op == "input" or arg in self.home
-            found |= 1 << self.layouts[arg].base.node if stored else self._sources[arg.node]
-        return found
+            base = self.layouts[arg].base
+            home = self.home.get(base)
+            if home is not None:
+                sources |= 1 << base.node
+                awaited |= (self._before[home] | 1 << home) & self._waits
+            elif self.fusion.nodes[base.node].op == "input":
+                sources |= 1 << base.node
+            else:
+                sources |= self._sources[arg.node]
+                awaited |= self._awaited[arg.node]
+        self._sources.append(sources)
+        self._awaited.append(awaited)
 
     def _add_step(self, i: int, node: Node) -> None:
         kind = row(node.op).kind
@@ -152,6 +167,8 @@ class Segmenter:
             if self._last_start is not None:
                 needs.add(self._last_start)
             self._last_start = len(self.kinds)
+        elif kind == "wait":
+            self._waits |= 1 << len(self.kinds)
         self._add_unit(unit)
         self._need(len(self.kinds) - 1, needs)
         for result in range(len(node.types)):
@@ -178,11 +195,17 @@ class Segmenter:
         return [a for a in node.args if not isinstance(self.fusion.type_of(a), ScalarType)]
 
     def _place(self, root: Use) -> None:
-        """Put ``root`` into the last kernel with which it shares a read or a value, if it fits."""
-        sources = self._sources[root.node]
+        """Put ``root`` into the last kernel with which it shares a read or a value, if it fits.
+
+        What waits for other collectives stays apart: a kernel that could run while one is under way
+        is worth more than what reading an operand once would save.
+        """
+        sources, awaited = self._sources[root.node], self._awaited[root.node]
         for at in range(len(self.kinds) - 1, -1, -1):
             group = self.kinds[at].group
-            if group is not None and group.touched & sources and self._join(root, at, group):
+            if group is None or not group.touched & sources or group.awaited != awaited:
+                continue
+            if self._join(root, at, group):
                 return
         self._open(root)
 
@@ -200,7 +223,7 @@ class Segmenter:
             lambda use: self._in_memory(use, at),
             self.round_all,
         )
-        group = Group(names, shape, lowering)
+        group = Group(names, shape, lowering, awaited=self._awaited[root.node])
         self._add_unit(Unit("kernel", group))
         joined = self._join(root, at, group)
         assert joined, f"{root} does not fit a kernel of its own"

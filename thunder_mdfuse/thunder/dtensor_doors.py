@@ -1,7 +1,8 @@
 """Doors for DTensor arithmetic with Python numbers, which Thunder 0.2.6 takes in one form only.
 
 Its DTensor add and mul need the tensor first and a number of the tensor's own kind: ``x * 2`` and
-``2.0 + x`` fail while they are traced. Here the number is put into that form before Thunder sees it.
+``2.0 + x`` fail while they are traced. Here the number is put into that form before Thunder sees
+it.
 """
 
 from collections.abc import Callable

@@ -94,7 +94,9 @@ def _storages(bsyms: Sequence[BoundSymbol]) -> dict[str, str]:
         return name
 
     for bsym in bsyms:
-        tensors = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
+        # A copy_ returns its target, whatever it copies.
+        sources = bsym.args[1:] if bsym.sym.id is PrimIDs.COPY_ else bsym.flat_proxy_args
+        tensors = [p for p in sources if isinstance(p, TensorProxy)]
         outs = [p for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)]
         for p in (*tensors, *outs):
             root(p.name)

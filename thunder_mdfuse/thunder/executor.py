@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thunder.core.compile_data import get_compile_data, get_compile_option
-from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
 from thunder.core.rematerialization import rematerialize
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
@@ -181,7 +181,7 @@ class _Pass:
         if kind is None:
             return self._refusal(group[0]) or _NUMBERS
         leaves = [leaf for bsym in group for leaf in rg.flatten(bsym)]
-        if all(OpTags.SHAPE_OP in (b.sym.tags or ()) or b.sym.id is PrimIDs.SHAPE for b in leaves):
+        if all(map(rg.is_view, leaves)):
             return _ONLY_VIEWS
         if not any(isinstance(p, TensorProxy) for p in rg.inputs_of(leaves)):
             return _NO_TENSOR

@@ -138,9 +138,10 @@ class FusionCall:
         for source, grad_enabled in self._writes.values():
             target = args[source]
             if grad_enabled and target.is_leaf and target.requires_grad:
-                raise ExecutorError(
-                    f"{self.name}: {self.inputs[source].name} is a leaf that requires grad and is "
-                    "written in place; use torch.no_grad() or write to a copy"
+                # The class and the words that eager torch has for it.
+                raise RuntimeError(
+                    "a leaf Variable that requires grad is being used in an in-place operation "
+                    f"({self.inputs[source].name} in {self.name}); use torch.no_grad() or a copy"
                 )
 
     def _entry(self, args: Sequence[Any]) -> Entry:

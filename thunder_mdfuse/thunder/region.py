@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thunder.core import prims
-from thunder.core.prims import PrimIDs
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
@@ -46,6 +46,13 @@ def flatten(bsym: BoundSymbol) -> list[BoundSymbol]:
     if BoundSymbolTag.BACKWARD not in bsym.tags or leaves == [bsym]:
         return leaves
     return [leaf.from_bsym(tags=leaf.tags | {BoundSymbolTag.BACKWARD}) for leaf in leaves]
+
+
+def is_view(bsym: BoundSymbol) -> bool:
+    """Whether all that a symbol does is to look at a tensor in another way, or to ask its shape."""
+    if bsym.sym.id is PrimIDs.SHAPE or OpTags.SHAPE_OP in (bsym.sym.tags or ()):
+        return True
+    return bool(bsym.subsymbols) and all(map(is_view, bsym.subsymbols))
 
 
 def dead_code_free(bsyms: Sequence[BoundSymbol], outputs: Iterable[Any]) -> list[BoundSymbol]:

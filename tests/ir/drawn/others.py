@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ir.drawn.core import FAMILIES, Family, Step, is_float, one_of
 
 from thunder_mdfuse.ir import attrs as at
+from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Builder, Use
 from thunder_mdfuse.ir.types import DType
 
@@ -49,8 +50,8 @@ def _build_reduction(b: Builder, x: Use, name: str, dims: tuple[int, ...]) -> An
     if name in ("sort", "argsort"):
         return b.op(name, (x,), at.SortAttrs(dims[0], stable=True))
     if name == "topk":
-        size = b.tensor(x).shape[dims[0]]
-        return b.op(name, (x,), at.TopkAttrs(min(2, size) if isinstance(size, int) else 2, dims[0]))
+        k = sizes.minimum(2, b.tensor(x).shape[dims[0]])
+        return b.op(name, (x,), at.TopkAttrs(k, dims[0]))
     return b.op(name, (x,), at.DimAttrs(dims[0]))[0]
 
 
