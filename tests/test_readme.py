@@ -148,12 +148,11 @@ def bench_table(folder: Path) -> str:
                 "" if found is None else f"{found['us']:.1f} ({found['ratio_to_copy']:.2f}){wrong}"
             )
         rows.append(cells)
-    arguments = " ".join(["python -m thunder_mdfuse.bench", *record["command"].split()[1:]])
     return (
         f"Microseconds of one call, the median over rounds in which all take turns, replayed from "
         f"CUDA graphs. In brackets: the time of a copy of the same bytes over this time. "
         f"{where['gpu']}, torch {where['torch']}, Thunder {where['lightning-thunder']}, "
-        f"{where['date']}; `{arguments}`, recorded in `benchmarks/{file}`.\n\n"
+        f"{where['date']}; `{record['command']}`, recorded in `benchmarks/{file}`.\n\n"
         + table(["bf16", "copy", *peers], rows)
     )
 

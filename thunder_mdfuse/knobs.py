@@ -53,7 +53,7 @@ KNOBS: dict[str, Knob] = {
             "MDFUSE_BACKEND",
             "auto",
             _one_of("auto", "cuda", "emulate", "reference"),
-            "what executes programs: auto (cuda for CUDA tensors, reference for CPU tensors), cuda, "
+            "what executes programs: auto (cuda for CUDA tensors, reference for CPU ones), cuda, "
             "emulate or reference",
         ),
         Knob("MDFUSE_DUMP", "", str, "folder into which every stage of every region is written"),

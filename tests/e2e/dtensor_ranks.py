@@ -33,6 +33,8 @@ from thunder_mdfuse.thunder.fusion_call import FusionCall
 
 R = Replicate()
 S = Shard
+# Where the meshes are: a second argument of the script may say cuda.
+DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
 RTOL, ATOL = 1e-5, 1e-5  # f32; the reference backend runs the same torch kernels
 
 
@@ -49,7 +51,7 @@ class Program:
 def tensor(*shape: int, seed: int = 0) -> torch.Tensor:
     """The same numbers on every rank."""
     made = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=made)
+    return torch.randn(shape, generator=made).to(DEVICE)
 
 
 def sharded(mesh: DeviceMesh, placements: Sequence[Placement], *shape: int, seed: int = 0) -> Any:
@@ -254,8 +256,8 @@ def check_gradients(mesh: DeviceMesh) -> None:
 
 def check_meshes(n: int) -> None:
     """Thunder takes meshes of one shape for the same; the regions must not."""
-    forth, twin = (DeviceMesh("cpu", list(range(n))) for _ in range(2))
-    back = DeviceMesh("cpu", list(reversed(range(n))))
+    forth, twin = (DeviceMesh(DEVICE, list(range(n))) for _ in range(2))
+    back = DeviceMesh(DEVICE, list(reversed(range(n))))
     jitted = thunder.jit(lambda x, y: x * 2.0 + y, executors=[mdfuse_executor])
     for mesh in (forth, twin, back, forth):
         x, y = (sharded(mesh, [S(0)], 4 * n, 8, seed=s) for s in (0, 1))
@@ -296,7 +298,7 @@ def check_unfinished(mesh: DeviceMesh) -> None:
 
 def check_two_meshes_in_one_program(n: int) -> None:
     """Each mesh has its regions; nothing mixes them."""
-    forth, back = DeviceMesh("cpu", list(range(n))), DeviceMesh("cpu", list(reversed(range(n))))
+    forth, back = DeviceMesh(DEVICE, list(range(n))), DeviceMesh(DEVICE, list(reversed(range(n))))
     x, y = sharded(forth, [S(0)], 6, 5), sharded(back, [S(0)], 6, 5)
     jitted = thunder.jit(lambda x, y: (x * 2.0 + 1.0, y * 3.0 + 1.0), executors=[mdfuse_executor])
     for found, wanted in zip(jitted(x, y), (x * 2.0 + 1.0, y * 3.0 + 1.0), strict=True):
@@ -330,10 +332,10 @@ def main(kind: str) -> None:
     communicator = Communicator.instance()
     assert communicator.group is not None
     n = communicator.size()
-    mesh = init_device_mesh("cpu", (n,), mesh_dim_names=("tp",))
+    mesh = init_device_mesh(DEVICE, (n,), mesh_dim_names=("tp",))
     programs = list(one_axis(mesh))
     if n == 4:
-        grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        grid = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("dp", "tp"))
         programs = [*programs[:12], *two_axes(grid)]
     for program in programs:
         check(program)

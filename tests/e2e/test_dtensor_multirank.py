@@ -29,3 +29,12 @@ def test_programs_equal_eager_dtensor_in_the_emulator(tmp_path: Path) -> None:
     output = run_ranks(SCRIPT, 2, "spawn", timeout=110, args=["programs"], env=env)
     for rank in range(2):
         assert f"rank {rank} ok" in output, output
+
+
+@pytest.mark.multigpu(2)
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_programs_equal_eager_dtensor_on_gpus(launcher: str, tmp_path: Path) -> None:
+    env = {"XDG_RUNTIME_DIR": str(tmp_path), "MDFUSE_BACKEND": "auto"}
+    output = run_ranks(SCRIPT, 2, launcher, timeout=140, args=["all", "cuda"], env=env)
+    for rank in range(2):
+        assert f"rank {rank} ok" in output, output

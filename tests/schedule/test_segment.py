@@ -100,6 +100,46 @@ def test_a_residual_sum_is_read_by_the_norm_and_leaves() -> None:
     assert [b.written for b in kernel.buffers] == [False, False, False, True, True]
 
 
+def _residual_blocks(layers: int) -> Fusion:
+    b = local()
+    x, w = b.input(tensor(BF16, 64, 128)), b.input(tensor(BF16, 128))
+    weight = b.input(tensor(BF16, 128, 128))
+    for _ in range(layers):
+        (hidden,) = b.op("linear", (rms_norm(b, x, w), weight))
+        (x,) = b.op("add", (x, hidden))
+    return b.finish((x,))
+
+
+def test_a_residual_stream_does_not_read_all_layers_before_it() -> None:
+    """Each kernel reads the stream, what the last linear gave, and the norm's weight."""
+    program = plan(_residual_blocks(6))
+    assert steps(program) == ["kernel", "linear"] * 6 + ["kernel"]
+    for kernel in program.kernels[1:-1]:
+        assert [b.written for b in kernel.buffers] == [False] * 3 + [True] * 2
+    assert len(program.kernels[-1].buffers) == 3
+
+
+def test_what_is_cheap_to_read_again_is_not_stored_for_a_later_kernel() -> None:
+    """A scaled input is computed in both kernels: a store of it would move more bytes."""
+    b = local()
+    x, weight = b.input(tensor(BF16, 64, 128)), b.input(tensor(BF16, 128, 128))
+    (scaled,) = b.op("mul", (x, b.const(2.0)))
+    (hidden,) = b.op("linear", (b.op("tanh", (scaled,))[0], weight))
+    program = plan(b.finish((b.op("add", (hidden, scaled))[0],)))
+    assert steps(program) == ["kernel", "linear", "kernel"]
+    assert [len(k.buffers) for k in program.kernels] == [2, 3]
+    assert [b.value.node for b in program.kernels[1].buffers if not b.written] == [5, 0]
+
+
+def test_a_sum_that_only_a_later_kernel_needs_is_made_there() -> None:
+    b = local()
+    x, y, weight = (b.input(tensor(F32, 16, 16)) for _ in "xyw")
+    (hidden,) = b.op("linear", (x, weight))
+    (total,) = b.op("add", (x, y))
+    program = plan(b.finish((b.op("add", (hidden, total))[0],)))
+    assert steps(program) == ["linear", "kernel"]
+
+
 def test_a_view_of_what_a_linear_gives_is_read_in_place() -> None:
     b = local()
     x, w = b.input(tensor(F32, 8, 16)), b.input(tensor(F32, 16, 16))

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from against_eager import jit
+from thunder.dynamo import thunderfx
 from torch import nn
 
-from thunder_mdfuse import explain
+from thunder_mdfuse import explain, mdfuse_executor
 from thunder_mdfuse.errors import ExecutorError
 
 
@@ -67,3 +68,13 @@ def test_what_cannot_be_explained() -> None:
         explain(jit(lambda x: x * 2))
     with pytest.raises(ExecutorError, match=r"not made by thunder\.jit"):
         explain(torch.sin)
+
+
+def test_subgraphs_of_thunderfx() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+    compiled = thunderfx(net, executors=[mdfuse_executor])
+    x = torch.randn(3, 8, requires_grad=True)
+    torch.testing.assert_close(compiled(x), net(x))
+    said = explain(compiled)
+    assert {r.part for r in said.regions} == {"forward", "backward"}
+    assert said.regions[0].aten_steps and said.regions[0].kernels

@@ -35,10 +35,16 @@ def main(argv: list[str] | None = None) -> int:
     for name in track(options.workloads, "workloads", console=console):
         results.append(_run(WORKLOADS[name], options.peers, device, console))
     console.print(_table(results, options.peers))
-    record = {"environment": _environment(), "command": " ".join(sys.argv), "results": results}
+    record = {"environment": _environment(), "command": _command(options), "results": results}
     if options.json:
         Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
     return int(any(not p["right"] for r in results for p in r["providers"].values()))
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The command to run for these results again."""
+    chosen = f"--workloads {','.join(options.workloads)} --peers {','.join(options.peers)}"
+    return f"python -m thunder_mdfuse.bench {chosen}"
 
 
 def _parser() -> argparse.ArgumentParser:

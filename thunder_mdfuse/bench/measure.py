@@ -40,7 +40,7 @@ def captured(
     call: Callable[..., object], sets: Sequence[tuple[torch.Tensor, ...]]
 ) -> torch.cuda.CUDAGraph:
     """A graph of ``CALLS`` calls, warmed up (and so compiled) before capture."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for inputs in [*sets, sets[0]]:
@@ -64,8 +64,8 @@ def interleaved(graphs: dict[str, torch.cuda.CUDAGraph]) -> dict[str, Timing]:
     for round_number in range(ROUNDS):
         shift = round_number % len(names)
         for name in names[shift:] + names[:shift]:
-            begin = torch.cuda.Event(enable_timing=True)
-            end = torch.cuda.Event(enable_timing=True)
+            begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             begin.record()
             for _ in range(REPLAYS):
                 graphs[name].replay()

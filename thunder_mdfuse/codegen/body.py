@@ -28,7 +28,7 @@ from thunder_mdfuse.schedule.plan import (
 
 
 class BodyWriter:
-    """Writes instructions and stores of ``plan``, and collects its ``arguments`` and ``scalars``."""
+    """Writes instructions and stores of ``plan``; collects its ``arguments`` and ``scalars``."""
 
     def __init__(
         self, plan: KernelPlan, arguments: Arguments, scalars: list[Scalar], index: str

@@ -51,5 +51,5 @@ class Communicate:
         return STARTS[node.op](tensor, self.team(attrs.team), attrs, self.traffic)
 
     def wait(self, pending: Pending) -> torch.Tensor:
-        """The result of a started collective. Raises ``CommError`` when it does not come in time."""
+        """The result of a started collective. Raises ``CommError`` when it is not there in time."""
         return pending.wait()

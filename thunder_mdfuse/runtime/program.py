@@ -40,7 +40,7 @@ class Placed:
 
 @dataclass
 class Frame:
-    """The values of one call: tensors by the base whose storage they are, numbers, pending results."""
+    """The values of one call: tensors by base, numbers, and results that are pending."""
 
     device: torch.device
     communicate: Communicate | None

@@ -107,7 +107,7 @@ def plan_program(
     decide = Decider(hints or {}, fusion.guards, teams)
     places = layouts(fusion, [i.strides for i in inputs], decide, device)
     alignments = {Use(n): i.alignment for n, i in zip(fusion.inputs, inputs, strict=True)}
-    segmenter = Segmenter(fusion, places, round_all)
+    segmenter = Segmenter(fusion, places, decide.value, round_all)
     steps = []
     for unit in segmenter.units():
         if unit.group is None:

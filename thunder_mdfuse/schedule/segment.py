@@ -9,6 +9,7 @@ the program alone, so all ranks issue the same collectives in the same order.
 """
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from thunder_mdfuse.ir.attrs import ChunkAttrs
@@ -18,6 +19,7 @@ from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.sizes import Size, exact_quotient, product, symbol
 from thunder_mdfuse.ir.types import ScalarType, TensorType
 from thunder_mdfuse.schedule.indexing import Indices, aligned_groups
+from thunder_mdfuse.schedule.keeping import kept_values
 from thunder_mdfuse.schedule.lower import Lowering, Misaligned
 from thunder_mdfuse.schedule.plan import Store
 
@@ -96,7 +98,14 @@ def _divides(x: TensorType, attrs: ChunkAttrs) -> bool:
 class Segmenter:
     """Assigns every root of ``fusion`` to a unit; ``units`` gives them in order."""
 
-    def __init__(self, fusion: Fusion, layouts: dict[Use, Layout], round_all: bool = False) -> None:
+    def __init__(
+        self,
+        fusion: Fusion,
+        layouts: dict[Use, Layout],
+        measure: Callable[[Size], int],
+        round_all: bool = False,
+    ) -> None:
+        """``measure``: about how large a size is, for choices that only speed depends on."""
         self.fusion, self.layouts, self.round_all = fusion, layouts, round_all
         self.home: dict[Use, int] = {}
         self.kinds: list[Unit] = []
@@ -111,6 +120,7 @@ class Segmenter:
         self._waits = 0
         self._last_start: int | None = None
         self._roots = self._find_roots()
+        self._roots |= kept_values(fusion, layouts, self.generated, self._roots, measure)
         self._assign()
 
     def _find_roots(self) -> set[Use]:

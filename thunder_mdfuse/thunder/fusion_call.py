@@ -30,22 +30,26 @@ from thunder_mdfuse.thunder.translate import Given, Translated, translate
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, NumberNeeded
 
 
+Specs = tuple[DTensorSpec | None, ...]
+
+
 @dataclass
 class Entry:
     """One specialisation of a region."""
 
     translated: Translated
     executable: Executable
-    specs: tuple[DTensorSpec | None, ...]
-    mesh: DeviceMesh | None
+    # One attribute, so that a thread never sees the mesh of one call with the specs of another.
+    placed: tuple[DeviceMesh | None, Specs]
     calls: int = 0
 
-    def specs_on(self, mesh: DeviceMesh) -> tuple[DTensorSpec | None, ...]:
+    def specs_on(self, mesh: DeviceMesh) -> Specs:
         """The specs of the outputs over the mesh object of this call."""
-        if mesh is not self.mesh:
-            self.specs = tuple(s and dt.spec_on(mesh, s) for s in self.specs)
-            self.mesh = mesh
-        return self.specs
+        known, specs = self.placed
+        if mesh is not known:
+            specs = tuple(s and dt.spec_on(mesh, s) for s in specs)
+            self.placed = mesh, specs
+        return specs
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ class FusionCall:
         """A new entry. Whatever must be known and is not yet is baked in, then tried again."""
         while True:
             try:
-                translated, specs, mesh = self._translate(args)
+                translated, placed = self._translate(args)
                 break
             except NumberNeeded as e:
                 if e.name in {p.name for p in self.inputs} - self._baked:
@@ -201,7 +205,7 @@ class FusionCall:
                 if self._exact or self._simple:
                     raise
                 self._bake_all()
-        entry = Entry(translated, compile_fusion(translated.fusion, self.name), specs, mesh)
+        entry = Entry(translated, compile_fusion(translated.fusion, self.name), placed)
         self._entries[key] = entry
         return entry
 
@@ -210,9 +214,7 @@ class FusionCall:
         self._exact = True
         self._baked |= {p.name for p in self.inputs if isinstance(p, IntegerProxy)}
 
-    def _translate(
-        self, args: Sequence[Any]
-    ) -> tuple[Translated, tuple[DTensorSpec | None, ...], DeviceMesh | None]:
+    def _translate(self, args: Sequence[Any]) -> tuple[Translated, tuple[DeviceMesh | None, Specs]]:
         given_specs = {
             p.name: a._spec
             for p, a in zip(self.inputs, args, strict=True)
@@ -224,7 +226,7 @@ class FusionCall:
         pins = {name: dt.to_placements(s) for name, s in specs.items()}
         given = self._given(args, logical, specs)
         done = translate(self.bsyms, self.inputs, self.outputs, given, logical, pins)
-        return done, tuple(specs.get(p.name) for p in self.outputs), mesh
+        return done, (mesh, tuple(specs.get(p.name) for p in self.outputs))
 
     def _given(self, args: Sequence[Any], mesh: Mesh | None, specs: dt.Specs) -> list[Given]:
         classes: dict[int, int] = {}
