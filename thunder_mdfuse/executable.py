@@ -99,6 +99,7 @@ class Executable:
         shapes: Sequence[Sequence[int] | None] | None,
     ) -> Entry:
         symbols = self._symbols(inputs, device_mesh, shapes)
+        self._check_guards(symbols)
         device = _device(inputs)
         backend = _backend(device)
         if self.communicates:
@@ -110,6 +111,15 @@ class Executable:
             arch = current_target(device.index).arch if device.type == "cuda" else ""
             bound = BoundProgram(plan, texts, symbols, backend, device, arch)
         return Entry(plan, texts, symbols, backend, bound)
+
+    def _check_guards(self, symbols: Mapping[str, int]) -> None:
+        for guard in self.fusion.guards:
+            if not holds(guard, symbols):
+                names = sorted(sizes.symbols(guard.left) | sizes.symbols(guard.right))
+                raise ProgramError(
+                    f"{self.name} is for sizes with {guard}, found "
+                    f"{', '.join(f'{n}={symbols[n]}' for n in names)}; make a fusion for these sizes"
+                )
 
     def _symbols(
         self,

@@ -71,6 +71,8 @@ def one_axis(mesh: DeviceMesh) -> Iterator[Program]:
         return sharded(mesh, [placement], *shape, seed=seed)
 
     yield Program("scale and add", lambda x, y: x * 2.0 + y, (d(S(0), 4, 8), d(S(0), 4, 8, seed=1)))
+    yield Program("an integer", lambda x, y: x * 2 + y, (d(S(0), 5, 8), d(S(0), 5, 8, seed=1)))
+    yield Program("numbers first", lambda x: 2 * x + (1.5 + x), (d(S(1), 5, 8),))
     yield Program("uneven", lambda x, y: x * 2.0 + y, (d(S(0), 5, 8), d(S(0), 5, 8, seed=1)))
     yield Program("an empty shard", lambda x: x * 2.0 + x, (d(S(1), 3, n - 1),))
     yield Program("bfloat16", lambda x: x * 2.0 + x, (d(S(0), 5, 8).to(torch.bfloat16),))

@@ -52,7 +52,8 @@ def check(
             offset = tensor.storage_offset() - origin.storage_offset()
             assert sizes.evaluate(layout.offset, values) == offset, says
         elif use.node not in fusion.inputs:
-            older = [storage(t) for u, same in known.items() if u != use for t in same]
+            elsewhere = [u for u in known if found[u].base != layout.base]
+            older = [storage(t) for u in elsewhere for t in known[u]]
             assert storage(tensor) not in older, f"should not share storage: {says}"
         known.setdefault(use, []).append(tensor)
 

@@ -29,7 +29,6 @@ from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder.translate import Given, Translated, translate
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, NumberNeeded
 
-
 Specs = tuple[DTensorSpec | None, ...]
 
 

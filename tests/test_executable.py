@@ -1,0 +1,450 @@
+"""Executables: what is planned when, what inputs they refuse, aliases, writes, numbers, threads."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from thunder_mdfuse import pipeline
+from thunder_mdfuse.errors import ProgramError
+from thunder_mdfuse.executable import Executable, compile_fusion
+from thunder_mdfuse.ir.text import parse
+from thunder_mdfuse.runtime import launch
+
+
+@pytest.fixture(params=["emulate", "reference"], autouse=True)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test runs the generated kernels and the reference, and wants the same of both."""
+    name: str = request.param
+    monkeypatch.setenv("MDFUSE_BACKEND", name)
+    monkeypatch.setenv("MDFUSE_EMULATOR_ORDERS", "2")
+    monkeypatch.setenv("MDFUSE_VERIFY", "1")
+    return name
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """How often programs were planned and kernels compiled since the test began."""
+    found: Counter[str] = Counter()
+
+    def count(module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            found[name] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, counting)
+
+    count(pipeline, "plan")
+    count(launch, "build")
+    yield found
+
+
+def make(text: str) -> Executable:
+    return Executable(parse(text), "test")
+
+
+def run(text: str, *inputs: Any) -> list[Any]:
+    return list(make(text).run(inputs))
+
+
+SUM = """
+global
+%0 = input(position=0) : f32[s0, s1]
+%1 = input(position=1) : f32[s0, s1]
+%2 = add(%0, %1) : f32[s0, s1]
+%3 = sum(%2; dims=[1]) : f32[s0]
+return %2, %3
+"""
+
+
+def check_sum(executable: Executable, x: torch.Tensor, y: torch.Tensor) -> None:
+    total, rows = executable.run([x, y])
+    assert isinstance(total, torch.Tensor)
+    assert isinstance(rows, torch.Tensor)
+    torch.testing.assert_close(total, x + y, rtol=0, atol=0)
+    torch.testing.assert_close(rows.double(), (x + y).double().sum(1), rtol=1e-5, atol=1e-5)
+    assert total.stride() == (x + y).stride()
+
+
+def test_a_second_call_plans_and_compiles_nothing(counted: Counter[str]) -> None:
+    executable = make(SUM)
+    x, y = torch.randn(2, 6, 64)
+    check_sum(executable, x, y)
+    assert counted["plan"] == 1
+    before = counted.copy()
+    for _ in range(3):
+        check_sum(executable, torch.randn(6, 64), y)
+    assert counted == before
+
+
+def test_sizes_of_the_same_class_share_plan_and_kernels(counted: Counter[str]) -> None:
+    executable = make(SUM)
+    check_sum(executable, *torch.randn(2, 6, 64))
+    texts = executable.kernel_sources()
+    for shape in ((7, 64), (100, 52), (2, 60)):
+        check_sum(executable, *torch.randn(2, *shape))
+        assert counted["plan"] == 1, shape
+        assert executable.kernel_sources() == texts
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        ((1, 64), "a dim of one element merges with anything"),
+        ((6, 1), "a row of one element"),
+        ((64, 64), "equal sizes"),
+        ((6, 62), "4 does not divide the row"),
+        ((6, 63), "2 does not divide the row"),
+        ((6, 5000), "another launch rule"),
+        ((0, 64), "no rows"),
+        ((6, 0), "rows without elements"),
+    ],
+)
+def test_other_sizes_are_right_too(shape: tuple[int, int], why: str) -> None:
+    """Whether or not the first plan's guards hold for them, and in both orders."""
+    executable = make(SUM)
+    for sizes in ((6, 64), shape, (6, 64), shape):
+        check_sum(executable, *torch.randn(2, *sizes))
+
+
+def test_a_failed_guard_makes_another_plan(counted: Counter[str]) -> None:
+    executable = make(SUM)
+    for planned, shape in ((1, (6, 64)), (2, (6, 63)), (2, (6, 64)), (2, (8, 61)), (3, (6, 5000))):
+        check_sum(executable, *torch.randn(2, *shape))
+        assert counted["plan"] == planned, shape
+
+
+def test_strides_and_alignment_are_part_of_the_class(counted: Counter[str]) -> None:
+    executable = make(SUM)
+    whole = torch.randn(2, 7, 68)
+    check_sum(executable, *torch.randn(2, 6, 64))
+    check_sum(executable, whole[0, 1:, 1:65], whole[1, 1:, 1:65])  # 4 bytes past 16
+    check_sum(executable, whole[0, 1:, 4:], whole[1, 1:, 4:])  # aligned, with gaps
+    check_sum(executable, whole[0, :, :64].t(), whole[1, :, :64].t())
+    check_sum(executable, torch.randn(6, 1).expand(6, 64), torch.randn(6, 64))
+    assert counted["plan"] == 5
+
+
+def test_a_fusion_that_is_for_some_sizes_only_says_so() -> None:
+    executable = make(SUM + "where 2 divides s1")
+    check_sum(executable, *torch.randn(2, 6, 64))
+    with pytest.raises(ProgramError, match=r"is for sizes with 2 divides s1, found s1=63"):
+        executable.run([*torch.randn(2, 6, 63)])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([torch.ones(2, 3)], "takes 2 inputs, found 1"),
+        ([torch.ones(2, 3), torch.ones(2, 3).double()], r"input 1 must be a tensor f32\[s0, s1\]"),
+        ([torch.ones(2, 3), torch.ones(2, 3, 1)], r"found float32\[2, 3, 1\]"),
+        ([torch.ones(2, 3), torch.ones(2, 4)], r"input 1 must have shape \[2, 3\] .* found \[2, 4\]"),
+        ([torch.ones(2, 3), 1.0], "found 1.0 of type float"),
+    ],
+)
+def test_inputs_that_do_not_fit(inputs: list[Any], message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        make(SUM).run(inputs)
+
+
+def test_a_number_must_be_of_its_type() -> None:
+    text = """
+    global
+    %0 = input(position=0) : i64
+    %1 = input(position=1) : f32[4]
+    %2 = mul(%1, %0) : f32[4]
+    return %2
+    """
+    with pytest.raises(ProgramError, match=r"input 0 must be a number of dtype i64, found 1.5"):
+        run(text, 1.5, torch.ones(4))
+
+
+def test_an_output_that_is_a_view_shares_the_input() -> None:
+    text = """
+    global
+    %0 = input(position=0) : f32[4, 6]
+    %1 = permute(%0; dims=[1, 0]) : f32[6, 4]
+    %2 = slice(%1; starts=[1, 0], ends=[6, 4], steps=[2, 1]) : f32[3, 4]
+    %3 = reshape(%0; shape=[24]) : f32[24]
+    %4 = reshape(%1; shape=[24]) : f32[24]
+    return %2, %3, %4, %0
+    """
+    x = torch.randn(4, 6)
+    strided, flat, copied, same = run(text, x)
+    assert torch.equal(strided, x.t()[1::2])
+    assert (strided.stride(), strided.storage_offset()) == ((2, 6), 1)
+    assert torch.equal(copied, x.t().reshape(24))
+    x.zero_()
+    assert not strided.any()
+    assert not flat.any()
+    assert bool(copied.any())
+    assert same.data_ptr() == x.data_ptr()
+
+
+def test_views_of_a_fresh_output_share_it() -> None:
+    text = """
+    global
+    %0 = input(position=0) : f32[4, 6]
+    %1 = exp(%0) : f32[4, 6]
+    %2 = permute(%1; dims=[1, 0]) : f32[6, 4]
+    return %1, %2
+    """
+    fresh, turned = run(text, torch.randn(4, 6))
+    assert turned.data_ptr() == fresh.data_ptr()
+    assert turned.stride() == (1, 6)
+
+
+WRITE = """
+global
+%0 = input(position=0) : f32[4]
+%1 = input(position=1) : f32[4]
+%2 = add(%0, %1) : f32[4]
+%3 = mul(%0, %1) : f32[4]
+return %2 -> %0, %3, %0
+"""
+
+
+def test_a_write_goes_into_the_input_after_everything_was_read() -> None:
+    x, y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([10.0, 20.0, 30.0, 40.0])
+    old = x.clone()
+    written, old_product, passed = run(WRITE, x, y)
+    assert written.data_ptr() == x.data_ptr()
+    assert torch.equal(x, old + y)
+    assert torch.equal(old_product, old * y)
+    assert torch.equal(passed, x)
+
+
+def test_writes_that_exchange_two_inputs() -> None:
+    text = """
+    global
+    %0 = input(position=0) : f32[4]
+    %1 = input(position=1) : f32[4]
+    return %1 -> %0, %0 -> %1
+    """
+    x, y = torch.arange(4.0), torch.arange(4.0) + 10
+    run(text, x, y)
+    assert torch.equal(x, torch.arange(4.0) + 10)
+    assert torch.equal(y, torch.arange(4.0))
+
+
+def test_a_write_of_the_inputs_own_transpose() -> None:
+    text = """
+    global
+    %0 = input(position=0) : f32[3, 3]
+    %1 = permute(%0; dims=[1, 0]) : f32[3, 3]
+    return %1 -> %0
+    """
+    x = torch.arange(9.0).view(3, 3)
+    run(text, x)
+    assert torch.equal(x, torch.arange(9.0).view(3, 3).t())
+
+
+def test_a_view_that_leaves_beside_a_write_shows_what_was_written() -> None:
+    text = """
+    global
+    %0 = input(position=0) : f32[2, 3]
+    %1 = permute(%0; dims=[1, 0]) : f32[3, 2]
+    %2 = neg(%0) : f32[2, 3]
+    return %1, %2 -> %0
+    """
+    x = torch.arange(6.0).view(2, 3)
+    turned, _ = run(text, x)
+    assert torch.equal(turned, -torch.arange(6.0).view(2, 3).t())
+
+
+def test_writes_into_a_strided_input() -> None:
+    storage = torch.zeros(4, 2)
+    x, y = storage[:, 1], torch.arange(4.0)
+    run(WRITE, x, y)
+    assert torch.equal(storage, torch.stack([torch.zeros(4), y], 1))
+
+
+NUMBERS = """
+global
+%0 = input(position=0) : {kind}
+%1 = input(position=1) : {dtype}[5]
+%2 = {op}(%1, %0) : {dtype}[5]
+return %2
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "op", "number"),
+    [
+        ("i64", "i8", "add", 3),
+        ("i64", "u8", "mul", 2),
+        ("i64", "i16", "sub", 1000),
+        ("i64", "i32", "add", -7),
+        ("i64", "i64", "add", 1 << 40),
+        ("i64", "f32", "mul", 3),
+        ("f64", "bf16", "mul", 1.5),
+        ("f64", "f16", "add", 0.25),
+        ("f64", "f32", "mul", float("inf")),
+        ("f64", "f32", "mul", 1e300),
+        ("f64", "f64", "add", 1e300),
+        ("bool", "bool", "logical_and", True),
+    ],
+)
+def test_numbers_beside_tensors(kind: str, dtype: str, op: str, number: Any) -> None:
+    """A number takes the tensor's dtype, whatever parameter a kernel can have."""
+    names = {"i8": "int8", "u8": "uint8", "i16": "int16", "i32": "int32", "i64": "int64"}
+    names |= {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
+    x = torch.tensor([0, 1, 2, 3, 4]).to(getattr(torch, names.get(dtype, dtype)))
+    (found,) = run(NUMBERS.format(kind=kind, dtype=dtype, op=op), number, x)
+    expected = getattr(torch, op)(x, torch.tensor(number) if dtype == "bool" else number)
+    assert found.dtype is x.dtype
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_numbers_are_computed_by_the_host_and_may_leave() -> None:
+    text = """
+    global
+    %0 = input(position=0) : f64
+    %1 = input(position=1) : i64
+    %2 = input(position=2) : f32[s0]
+    %3 = size(size=s0) : i64
+    %4 = mul(%1, %3) : i64
+    %5 = add(%0, %4) : f64
+    %6 = lt(%0, %5) : bool
+    %7 = mul(%2, %5) : f32[s0]
+    %8 = where(%6, %7, %2) : f32[s0]
+    return %8, %5, %4, %6
+    """
+    executable = make(text)
+    for number, count in ((0.5, 3), (2.5, -7)):  # a new number is no new class
+        x = torch.ones(8)
+        found, total, product, less = executable.run([number, count, x])
+        right = number + count * 8
+        assert (total, product, less) == (right, count * 8, number < right)
+        assert torch.equal(found, x * right if number < right else x)  # type: ignore[arg-type]
+
+
+def test_tensors_without_dims_and_without_elements() -> None:
+    text = """
+    global
+    %0 = input(position=0) : f32[]
+    %1 = input(position=1) : f32[0, 3]
+    %2 = exp(%0) : f32[]
+    %3 = sum(%1; dims=[0]) : f32[3]
+    %4 = prod(%1; dims=[0, 1]) : f32[]
+    %5 = neg(%1) : f32[0, 3]
+    %6 = broadcast_in_dim(%0; shape=[2, 2], dims=[]) : f32[2, 2]
+    %7 = mul(%6, %6) : f32[2, 2]
+    return %2, %3, %4, %5, %7
+    """
+    x, y = torch.tensor(1.5), torch.empty(0, 3)
+    grown, zeros, one, nothing, spread = run(text, x, y)
+    torch.testing.assert_close(grown, x.exp())
+    assert torch.equal(zeros, torch.zeros(3))
+    assert torch.equal(one, torch.tensor(1.0))
+    assert (nothing.shape, nothing.stride()) == ((0, 3), (-y).stride())
+    assert torch.equal(spread, torch.full((2, 2), 2.25))
+
+
+def test_an_aten_step_gives_the_planned_strides_also_when_empty() -> None:
+    text = """
+    global
+    %0 = input(position=0) : f32[s0, 4]
+    %1 = input(position=1) : f32[3, 4]
+    %2 = linear(%0, %1) : f32[s0, 3]
+    %3 = topk(%0; k=2, dim=1) : f32[s0, 2] | i64[s0, 2]
+    return %2, %3, %3.1
+    """
+    executable = make(text)
+    for rows in (5, 0):
+        x, w = torch.randn(rows, 4), torch.randn(3, 4)
+        linear, values, indices = executable.run([x, w])
+        torch.testing.assert_close(linear, torch.nn.functional.linear(x, w))
+        expected = x.topk(2, 1)
+        for found, right in zip((values, indices), expected, strict=True):
+            assert torch.equal(found, right)  # type: ignore[arg-type]
+            assert found.stride() == right.stride()  # type: ignore[union-attr]
+
+
+def test_inputs_that_lie_in_one_storage() -> None:
+    """Twice the same, and two windows that overlap."""
+    executable = make(SUM)
+    x = torch.randn(7, 64)
+    check_sum(executable, x, x)
+    check_sum(executable, x[:6], x[1:])
+
+
+def test_the_inputs_are_left_alone() -> None:
+    x, y = torch.randn(2, 6, 64)
+    old = x.clone(), y.clone()
+    make(SUM).run([x, y])
+    assert torch.equal(x, old[0])
+    assert torch.equal(y, old[1])
+
+
+def test_no_gradient_is_recorded() -> None:
+    x = torch.randn(6, 64, requires_grad=True)
+    found = make(SUM).run([x, torch.randn(6, 64)])
+    assert not any(v.requires_grad for v in found if isinstance(v, torch.Tensor))
+
+
+def test_stages_reach_numbered_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDFUSE_DUMP", str(tmp_path))
+    executable = make(SUM)
+    executable.run([*torch.randn(2, 6, 64)])
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("test")
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "00_region.txt",
+        "01_decompose.txt",
+        "02_propagate.txt",
+        "03_reshard.txt",
+        "04_localize.txt",
+        "05_program.txt",
+        "06_kernel0.cu",
+    ]
+    assert parse((folder / "00_region.txt").read_text()) == executable.fusion
+    assert (folder / "06_kernel0.cu").read_text() in executable.kernel_sources().values()
+    assert list(executable.stages()) == [p[3:].split(".")[0] for p in sorted(
+        f.name for f in folder.iterdir()
+    )]
+
+
+def test_equal_fusions_share_one_executable() -> None:
+    first, second = compile_fusion(parse(SUM), "a"), compile_fusion(parse(SUM), "b")
+    assert first is second
+    assert compile_fusion(parse(WRITE), "a") is not first
+
+
+def test_threads_may_call_one_executable(counted: Counter[str]) -> None:
+    executable = make(SUM)
+    shapes = [(6, 64), (7, 64), (6, 63), (1, 64)] * 3
+    faults: list[BaseException] = []
+    gate = threading.Barrier(4)
+
+    def work(mine: list[tuple[int, int]]) -> None:
+        gate.wait()
+        try:
+            for shape in mine:
+                check_sum(executable, *torch.randn(2, *shape))
+        except BaseException as e:
+            faults.append(e)
+
+    threads = [threading.Thread(target=work, args=(shapes[i:] + shapes[:i],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert counted["plan"] <= 4
+
+
+def test_reports_count_bytes() -> None:
+    executable = make(SUM)
+    assert executable.report() == []
+    executable.run([*torch.randn(2, 6, 64)])
+    (kernel,) = executable.report()
+    assert (kernel.kind, kernel.name) == ("kernel", "kernel0")
+    assert (kernel.bytes_read, kernel.bytes_written) == (2 * 6 * 64 * 4, (6 * 64 + 6) * 4)
+    assert kernel.ops == ("add", "sum")
