@@ -1,21 +1,18 @@
 """The demo: right under every launcher, quiet but for rank 0, and an error when a rank is wrong."""
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from multirank.runner import run_ranks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from thunder_mdfuse.demo.layer import differences, faults, make_inputs, make_mlp
 from thunder_mdfuse.demo.options import REAL, SMALL, TOKENS, Sizes, parse, sizes_for
-
-sys.path.append(str(Path(__file__).parent))
-from multirank.runner import run_ranks
 
 SECTIONS = (
     "1. The program as Thunder traced it",

@@ -63,6 +63,11 @@ return %2, %3
 """
 
 
+def pair(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two tensors of their own memory, so of the best alignment."""
+    return torch.randn(shape), torch.randn(shape)
+
+
 def check_sum(executable: Executable, x: torch.Tensor, y: torch.Tensor) -> None:
     total, rows = executable.run([x, y])
     assert isinstance(total, torch.Tensor)
@@ -74,7 +79,7 @@ def check_sum(executable: Executable, x: torch.Tensor, y: torch.Tensor) -> None:
 
 def test_a_second_call_plans_and_compiles_nothing(counted: Counter[str]) -> None:
     executable = make(SUM)
-    x, y = torch.randn(2, 6, 64)
+    x, y = pair(6, 64)
     check_sum(executable, x, y)
     assert counted["plan"] == 1
     before = counted.copy()
@@ -85,10 +90,10 @@ def test_a_second_call_plans_and_compiles_nothing(counted: Counter[str]) -> None
 
 def test_sizes_of_the_same_class_share_plan_and_kernels(counted: Counter[str]) -> None:
     executable = make(SUM)
-    check_sum(executable, *torch.randn(2, 6, 64))
+    check_sum(executable, *pair(6, 64))
     texts = executable.kernel_sources()
     for shape in ((7, 64), (100, 52), (2, 60)):
-        check_sum(executable, *torch.randn(2, *shape))
+        check_sum(executable, *pair(*shape))
         assert counted["plan"] == 1, shape
         assert executable.kernel_sources() == texts
 
@@ -110,20 +115,20 @@ def test_other_sizes_are_right_too(shape: tuple[int, int], why: str) -> None:
     """Whether or not the first plan's guards hold for them, and in both orders."""
     executable = make(SUM)
     for sizes in ((6, 64), shape, (6, 64), shape):
-        check_sum(executable, *torch.randn(2, *sizes))
+        check_sum(executable, *pair(*sizes))
 
 
 def test_a_failed_guard_makes_another_plan(counted: Counter[str]) -> None:
     executable = make(SUM)
     for planned, shape in ((1, (6, 64)), (2, (6, 63)), (2, (6, 64)), (2, (8, 61)), (3, (6, 5000))):
-        check_sum(executable, *torch.randn(2, *shape))
+        check_sum(executable, *pair(*shape))
         assert counted["plan"] == planned, shape
 
 
 def test_strides_and_alignment_are_part_of_the_class(counted: Counter[str]) -> None:
     executable = make(SUM)
     whole = torch.randn(2, 7, 68)
-    check_sum(executable, *torch.randn(2, 6, 64))
+    check_sum(executable, *pair(6, 64))
     check_sum(executable, whole[0, 1:, 1:65], whole[1, 1:, 1:65])  # 4 bytes past 16
     check_sum(executable, whole[0, 1:, 4:], whole[1, 1:, 4:])  # aligned, with gaps
     check_sum(executable, whole[0, :, :64].t(), whole[1, :, :64].t())
@@ -133,9 +138,9 @@ def test_strides_and_alignment_are_part_of_the_class(counted: Counter[str]) -> N
 
 def test_a_fusion_that_is_for_some_sizes_only_says_so() -> None:
     executable = make(SUM + "where 2 divides s1")
-    check_sum(executable, *torch.randn(2, 6, 64))
+    check_sum(executable, *pair(6, 64))
     with pytest.raises(ProgramError, match=r"is for sizes with 2 divides s1, found s1=63"):
-        executable.run([*torch.randn(2, 6, 63)])
+        executable.run([*pair(6, 63)])
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,7 @@ def test_a_fusion_that_is_for_some_sizes_only_says_so() -> None:
         ([torch.ones(2, 3)], "takes 2 inputs, found 1"),
         ([torch.ones(2, 3), torch.ones(2, 3).double()], r"input 1 must be a tensor f32\[s0, s1\]"),
         ([torch.ones(2, 3), torch.ones(2, 3, 1)], r"found float32\[2, 3, 1\]"),
-        ([torch.ones(2, 3), torch.ones(2, 4)], r"input 1 must have shape \[2, 3\] .* found \[2, 4\]"),
+        ([torch.ones(2, 3), torch.ones(2, 4)], r"must have shape \[2, 3\] .* found \[2, 4\]"),
         ([torch.ones(2, 3), 1.0], "found 1.0 of type float"),
     ],
 )
@@ -376,7 +381,7 @@ def test_inputs_that_lie_in_one_storage() -> None:
 
 
 def test_the_inputs_are_left_alone() -> None:
-    x, y = torch.randn(2, 6, 64)
+    x, y = pair(6, 64)
     old = x.clone(), y.clone()
     make(SUM).run([x, y])
     assert torch.equal(x, old[0])
@@ -392,7 +397,7 @@ def test_no_gradient_is_recorded() -> None:
 def test_stages_reach_numbered_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MDFUSE_DUMP", str(tmp_path))
     executable = make(SUM)
-    executable.run([*torch.randn(2, 6, 64)])
+    executable.run([*pair(6, 64)])
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("test")
     assert sorted(p.name for p in folder.iterdir()) == [
@@ -406,9 +411,9 @@ def test_stages_reach_numbered_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     assert parse((folder / "00_region.txt").read_text()) == executable.fusion
     assert (folder / "06_kernel0.cu").read_text() in executable.kernel_sources().values()
-    assert list(executable.stages()) == [p[3:].split(".")[0] for p in sorted(
-        f.name for f in folder.iterdir()
-    )]
+    assert list(executable.stages()) == [
+        p[3:].split(".")[0] for p in sorted(f.name for f in folder.iterdir())
+    ]
 
 
 def test_equal_fusions_share_one_executable() -> None:
@@ -427,7 +432,7 @@ def test_threads_may_call_one_executable(counted: Counter[str]) -> None:
         gate.wait()
         try:
             for shape in mine:
-                check_sum(executable, *torch.randn(2, *shape))
+                check_sum(executable, *pair(*shape))
         except BaseException as e:
             faults.append(e)
 
@@ -443,7 +448,7 @@ def test_threads_may_call_one_executable(counted: Counter[str]) -> None:
 def test_reports_count_bytes() -> None:
     executable = make(SUM)
     assert executable.report() == []
-    executable.run([*torch.randn(2, 6, 64)])
+    executable.run([*pair(6, 64)])
     (kernel,) = executable.report()
     assert (kernel.kind, kernel.name) == ("kernel", "kernel0")
     assert (kernel.bytes_read, kernel.bytes_written) == (2 * 6 * 64 * 4, (6 * 64 + 6) * 4)

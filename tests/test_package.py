@@ -11,16 +11,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from test_demo import check_shown
 
 import thunder_mdfuse
 from thunder_mdfuse import knobs
 
-sys.path.append(str(Path(__file__).parent))
-from test_demo import check_shown
-
 ROOT = Path(__file__).parent.parent
 PACKED = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md")
-FOLDERS = ("thunder_mdfuse", "csrc", "tests", "notebooks", ".ci")
+FOLDERS = ("thunder_mdfuse", "csrc", "tests", "notebooks", "benchmarks", ".ci")
 NOT_PACKED = re.compile(r"__pycache__|\.pyc$|\.egg-info$|^\.venv|\.ipynb_checkpoints")
 
 

@@ -248,7 +248,7 @@ def test_a_run_of_the_benchmark_is_shown(tmp_path: Path) -> None:
     for date in ("2026-01-02", "2026-01-10"):
         record = {
             "environment": {"date": date, "gpu": "G", "torch": "T", "lightning-thunder": "L"},
-            "command": "bench/__main__.py --json x",
+            "command": "python -m thunder_mdfuse.bench --json x",
             "results": [
                 {
                     "title": "RMSNorm 1x2",

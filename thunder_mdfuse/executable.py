@@ -116,9 +116,9 @@ class Executable:
         for guard in self.fusion.guards:
             if not holds(guard, symbols):
                 names = sorted(sizes.symbols(guard.left) | sizes.symbols(guard.right))
+                values = ", ".join(f"{n}={symbols[n]}" for n in names)
                 raise ProgramError(
-                    f"{self.name} is for sizes with {guard}, found "
-                    f"{', '.join(f'{n}={symbols[n]}' for n in names)}; make a fusion for these sizes"
+                    f"{self.name} is for sizes with {guard}, found {values}; make another"
                 )
 
     def _symbols(

@@ -1,4 +1,4 @@
-"""Lets tests import ``codegen.random_programs``: in importlib mode pytest puts nothing on sys.path."""
+"""Lets tests import each other's modules: in importlib mode pytest puts nothing on sys.path."""
 
 import sys
 from pathlib import Path

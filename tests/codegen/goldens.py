@@ -67,7 +67,7 @@ def run(
     change: Callable[[str], str] = str,
     target: Target = H200,
 ) -> list[torch.Tensor]:
-    """The outputs in the emulator of the program whose kernels' texts are put through ``change``."""
+    """The outputs in the emulator; the kernels' texts are put through ``change`` first."""
     program = plan(fusion, target)
     texts = [write_kernel(k) for k in program.kernels]
     texts = [replace(t, source=change(t.source)) for t in texts]
@@ -118,9 +118,7 @@ JOINED = Case(
     _joined,
     lambda x, y: torch.cat([x * 2, torch.nn.functional.pad(y, (1, 2), value=1.5)], 1),
 )
-SUMS = Case(
-    "sums", lambda rows, n, dtype: [tensor(dtype, rows, n)], _sums, lambda x: x.sum(1)
-)
+SUMS = Case("sums", lambda rows, n, dtype: [tensor(dtype, rows, n)], _sums, lambda x: x.sum(1))
 
 GOLDENS = {
     g.name: g

@@ -33,7 +33,7 @@ def _torch(names: str) -> dict[str, Function]:
     return {name: getattr(torch, name) for name in names.split()}
 
 
-def _erfcinv(x: torch.Tensor) -> torch.Tensor:
+def _erfcinv(x: torch.Tensor) -> Any:
     return torch.special.ndtri(x * 0.5) * -(0.5**0.5)
 
 
@@ -47,7 +47,7 @@ def _exact(function: Callable[..., Any]) -> Function:
     return call
 
 
-def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _remainder(a: Any, b: Any) -> Any:
     rest = np.fmod(a, b)
     return np.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
@@ -113,14 +113,15 @@ def _values(dtype: DType) -> torch.Tensor:
     if dtype is DType.BOOL:
         return torch.tensor([False, True, True])
     if dtype.is_integer:
-        limits = torch.iinfo(DTYPES[dtype])
-        numbers = [0, 1, 2, 3, 7, 8, 100, limits.max, limits.max - 1, limits.min, limits.min + 1]
+        ends = torch.iinfo(DTYPES[dtype])
+        numbers = [0, 1, 2, 3, 7, 8, 100, ends.max, ends.max - 1, ends.min, ends.min + 1]
         numbers += [] if dtype is DType.U8 else [-1, -2, -3, -7, -100]
         return torch.tensor(numbers, dtype=DTYPES[dtype])
     random = torch.randn(12, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) * 3
     limits = torch.finfo(DTYPES[dtype])
-    ends = torch.tensor([limits.max, limits.min, limits.smallest_normal], dtype=torch.float64)
-    return torch.cat([torch.tensor(SPECIAL, dtype=torch.float64), ends, random]).to(DTYPES[dtype])
+    extremes = [limits.max, limits.min, limits.smallest_normal]
+    given = torch.tensor([*SPECIAL, *extremes], dtype=torch.float64)
+    return torch.cat([given, random]).to(DTYPES[dtype])
 
 
 def _eager(function: Function, args: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -151,9 +152,7 @@ class _Table:
         """Add op ``name``; ``function`` is what it means."""
         self.computed(name, self.operands[:operands], function, operands)
 
-    def computed(
-        self, name: str, args: tuple[Use, ...], function: Function, operands: int
-    ) -> None:
+    def computed(self, name: str, args: tuple[Use, ...], function: Function, operands: int) -> None:
         """The same with operands that are computed from the inputs, as ``function`` does too."""
         tensors = self.inputs[:operands]
         eager = _eager(function, tensors)

@@ -79,11 +79,16 @@ def _rebuilt(fusion: Fusion, order: list[int]) -> Fusion:
 def _renumbered(fusion: Fusion, order: list[int]) -> Fusion:
     """The same program with its nodes in another order, which no canonical form undoes."""
     place = {old: new for new, old in enumerate(order)}
-    move = lambda use: Use(place[use.node], use.result)
+
+    def move(use: Use) -> Use:
+        return Use(place[use.node], use.result)
+
     nodes = tuple(
         replace(fusion.nodes[i], args=tuple(move(a) for a in fusion.nodes[i].args)) for i in order
     )
-    return replace(fusion, nodes=nodes, outputs=tuple(Output(move(o.value)) for o in fusion.outputs))
+    return replace(
+        fusion, nodes=nodes, outputs=tuple(Output(move(o.value)) for o in fusion.outputs)
+    )
 
 
 @ALL

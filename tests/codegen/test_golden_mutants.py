@@ -24,8 +24,8 @@ SURVIVORS: dict[tuple[str, str], str] = {
     ("row_sums_short", "every lane stores"): SAME_VALUE,
     ("row_shared_by_blocks", "every lane stores"): SAME_VALUE,
 }
-# The loop over registers that hold a row: past the row's end they hold what the thread's stack held,
-# which is 0 in the emulator, and 0 changes neither a sum nor the shift of a softmax.
+# The loop over registers that hold a row: past the row's end they hold what the thread's stack
+# held, which is 0 in the emulator, and 0 changes neither a sum nor the shift of a softmax.
 UNWRITTEN_REGISTERS = {("row_softmax_f32", 2), ("row_layer_norm_short", 2)}
 
 

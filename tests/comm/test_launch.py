@@ -9,8 +9,8 @@ from thunder_mdfuse.comm.launch import TIMED_OUT, run_as_ranks, run_command_as_r
 from thunder_mdfuse.errors import CommError
 
 SHOW = (
-    "import os; r = os.environ['RANK']; "
-    "print('I am', r, 'of', os.environ['WORLD_SIZE'], os.environ['LOCAL_RANK']); print('end', r)"
+    "import os; r = os.environ['RANK']; n = os.environ['WORLD_SIZE']; "
+    "print(f'I am {r} of {n} ' + os.environ['LOCAL_RANK'] + f'\\nend {r}', flush=True)"
 )
 
 

@@ -1,4 +1,4 @@
-"""Lets tests import ``schedule.programs``: in importlib mode pytest puts nothing on sys.path."""
+"""Lets tests import each other's modules: in importlib mode pytest puts nothing on sys.path."""
 
 import sys
 from pathlib import Path

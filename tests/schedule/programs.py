@@ -163,14 +163,12 @@ def _row_and_vectors(count: int) -> Callable[..., list[TensorType]]:
 
 
 RMS_NORM = Case(
-    "rms_norm", _row_and_vectors(1), lambda b, u: (rms_norm(b, *u),), _eager_rms_norm
+    "rms_norm", _row_and_vectors(1), lambda b, u: (rms_norm(b, u[0], u[1]),), _eager_rms_norm
 )
 LAYER_NORM = Case(
     "layer_norm", _row_and_vectors(2), lambda b, u: (layer_norm(b, *u),), _eager_layer_norm
 )
-SOFTMAX = Case(
-    "softmax", _rows(1), lambda b, u: (softmax(b, *u),), lambda x: torch.softmax(x, -1)
-)
+SOFTMAX = Case("softmax", _rows(1), lambda b, u: (softmax(b, *u),), lambda x: torch.softmax(x, -1))
 SWIGLU = Case(
     "swiglu",
     _rows(2),

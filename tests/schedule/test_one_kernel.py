@@ -113,9 +113,8 @@ def test_short_rows_share_a_block(rows: int) -> None:
 def test_activations(case: Case, shape: tuple[int, int]) -> None:
     executable = run_case(case, *shape, DType.BF16)
     assert only_kernel(executable).family == "pointwise"
-    sizes = [t.shape for t in case.inputs(*shape, dtype=DType.BF16)]
-    elements = sum(torch.Size(s).numel() for s in sizes) + shape[0] * shape[1]  # type: ignore[arg-type]
-    check_bytes(executable, 2 * elements)
+    second = 1 if case is BIAS_GELU else shape[0]
+    check_bytes(executable, 2 * shape[1] * (2 * shape[0] + second))
 
 
 def test_a_contiguous_activation_has_one_axis() -> None:

@@ -24,9 +24,10 @@ from thunder_mdfuse.schedule.target import H200
 BF16, F32 = DType.BF16, DType.F32
 
 
-def plan(fusion: Fusion, **options: bool) -> ProgramPlan:
+def plan(fusion: Fusion, round_all: bool = False) -> ProgramPlan:
     verify(fusion, "the test")
-    program = plan_program(fusion, [InputClass(None) for _ in fusion.inputs], H200, **options)
+    classes = [InputClass(None) for _ in fusion.inputs]
+    program = plan_program(fusion, classes, H200, round_all=round_all)
     check_order(program)
     return program
 

@@ -234,7 +234,7 @@ FORWARD: dict[str, Program] = {
     ),
     "flip": (lambda x: (x.flip(0), x.flip(1, 0)), lambda: (normal(4, 9, grad=False),)),
     "complex": (
-        lambda z: (z * 2 + 1, z.real, z.imag, z.abs()),
+        lambda z: (z * 2 + 1, z * z, z.abs(), z == z, (z - 1).sum(0)),
         lambda: (torch.complex(normal(4, 9).detach(), normal(4, 9).detach()),),
     ),
     "narrow integers": (

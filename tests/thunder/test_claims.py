@@ -60,6 +60,7 @@ def test_dtypes_of_the_ir_are_all_reachable() -> None:
             "length 0",
         ),
         (lambda: bound(prims.sign, lambda: proxy(4, dtype=dtypes.complex64)), "complex"),
+        (lambda: bound(prims.real, lambda: proxy(4, dtype=dtypes.complex64)), "another dtype"),
         (lambda: bound(ltorch.sort, lambda: proxy()), "0-dim"),
         (lambda: bound(ltorch.unfold, lambda: proxy(4), 0, 2, 1), "the IR has no such op"),
     ],

@@ -6,6 +6,7 @@ fastest axis, or is fetched as a whole) and the lane (one element of a vector).
 
 from collections.abc import Callable
 
+from thunder_mdfuse.codegen import mailbox
 from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor, literal, write
 from thunder_mdfuse.codegen.index import Arguments, IndexPrinter
 from thunder_mdfuse.codegen.statements import Block
@@ -70,13 +71,24 @@ class BodyWriter:
         """Load the vector of instruction ``at`` into ``target``."""
         load = self.plan.body[at].detail
         assert isinstance(load, Load)
+        buffer, vector = self.plan.buffers[load.buffer], self.plan.launch.vector
         offset = self.at_vector(load.offset)
-        value = f"mdf::load<{self.plan.launch.vector}>(b{load.buffer}, {offset})"
+        value = f"mdf::load<{vector}>(b{load.buffer}, {offset})"
+        if mailbox.is_mailbox(buffer):
+            count = self.arguments.name(buffer.extent)
+            value = mailbox.gather(block, f"b{load.buffer}", buffer, count, vector, offset)
         if load.mask:
-            cpp = CPP_TYPES[self.plan.buffers[load.buffer].dtype]
-            empty = f"mdf::Vec<{cpp}, {self.plan.launch.vector}>{{}}"
+            empty = f"{self.vector_type(at)}{{}}"
             value = f"{self._bounds(load.mask, self.at_vector)} ? {value} : {empty}"
         block.add(f"{target} = {value};")
+
+    def vector_type(self, at: int) -> str:
+        """The type of what ``fetch`` loads for instruction ``at``."""
+        load = self.plan.body[at].detail
+        assert isinstance(load, Load)
+        buffer = self.plan.buffers[load.buffer]
+        dtype = buffer.dtype.compute if mailbox.is_mailbox(buffer) else buffer.dtype
+        return f"mdf::Vec<{CPP_TYPES[dtype]}, {self.plan.launch.vector}>"
 
     def element_statements(
         self,

@@ -14,6 +14,7 @@ nothing.
 import hashlib
 from dataclasses import dataclass
 
+from thunder_mdfuse.codegen import mailbox
 from thunder_mdfuse.codegen.body import BodyWriter
 from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor
 from thunder_mdfuse.codegen.index import Arguments, IndexPrinter
@@ -97,12 +98,13 @@ class _KernelWriter:
         )
 
     def _check(self) -> None:
-        for buffer in self.plan.buffers:
-            if buffer.space not in ("global", "workspace", "counters"):
-                raise CodegenError(
-                    f"buffer {buffer.value} lives in space {buffer.space!r}; kernels are generated "
-                    "for global memory only, so plan the collective as a step of its own"
-                )
+        loads = [i.detail for i in self.plan.body if isinstance(i.detail, Load)]
+        for n, buffer in enumerate(self.plan.buffers):
+            if mailbox.is_mailbox(buffer):
+                mine = [load for load in loads if load.buffer == n]
+                mailbox.check(buffer, mine, self.launch.vector)
+            elif buffer.space not in ("global", "workspace", "counters"):
+                raise CodegenError(f"buffer {buffer.value} lives in unknown space {buffer.space!r}")
 
     def _open_rows(self) -> None:
         per_block = self.launch.threads // self.launch.group
@@ -140,15 +142,14 @@ class _KernelWriter:
         for at in self.held if self.launch.hold != "none" else []:
             load = self.plan.body[at].detail
             assert isinstance(load, Load)
-            dtype = self.plan.buffers[load.buffer].dtype
-            cpp = CPP_TYPES[dtype]
-            vector = self.launch.vector
             if self.launch.hold == "registers":
-                self.top.add(f"mdf::Vec<{cpp}, {vector}> h{at}[{self.launch.items}];")
-            else:
-                count = self.launch.threads * self.launch.items * vector
-                self.top.add(f"MDF_DYNAMIC_SHARED_AT({cpp}, h{at}, {count}, {self.shared});")
-                self.shared += count * dtype.itemsize
+                self.top.add(f"{self.body.vector_type(at)} h{at}[{self.launch.items}];")
+                continue
+            dtype = self.plan.buffers[load.buffer].dtype
+            count = self.launch.threads * self.launch.items * self.launch.vector
+            array = f"{CPP_TYPES[dtype]}, h{at}, {count}, {self.shared}"
+            self.top.add(f"MDF_DYNAMIC_SHARED_AT({array});")
+            self.shared += count * dtype.itemsize
 
     def _blocks(self) -> Size:
         if self.plan.family == "row":
@@ -230,10 +231,13 @@ class _KernelWriter:
         needed = sorted(needed_in(self.plan, phase))
         early = [at for at in needed if self.fetched_in.get(at) == phase]
         unrolled = self.launch.items <= MOST_UNROLLED and self.launch.hold != "none"
-        if early and self.launch.hold == "registers":
-            inner = self._item_loop(True)
-            for at in early:
-                self.body.fetch(inner, at, f"h{at}[t]")
+        if self.launch.hold == "registers":
+            # What waits for other ranks comes last, when all other loads are under way.
+            waiting = [at for at in early if self._is_mailbox(at)]
+            for group in ([at for at in early if at not in waiting], waiting):
+                inner = self._item_loop(True) if group else Block()
+                for at in group:
+                    self.body.fetch(inner, at, f"h{at}[t]")
         inner = self._item_loop(unrolled)
         for at in needed:
             if at in self.held and self.launch.hold != "none":
@@ -242,17 +246,18 @@ class _KernelWriter:
         guard = "live" if self.launch.threads != self.launch.group else ""
         self.body.element_statements(inner, needed, skip, reductions, stores, guard)
 
-    def _use_held(self, inner: Block, at: int, phase: int) -> None:
+    def _is_mailbox(self, at: int) -> bool:
         load = self.plan.body[at].detail
-        assert isinstance(load, Load)
-        cpp = CPP_TYPES[self.plan.buffers[load.buffer].dtype]
+        return isinstance(load, Load) and mailbox.is_mailbox(self.plan.buffers[load.buffer])
+
+    def _use_held(self, inner: Block, at: int, phase: int) -> None:
         if self.launch.hold == "registers":
-            inner.add(f"const mdf::Vec<{cpp}, {self.launch.vector}> x{at} = h{at}[t];")
+            inner.add(f"const {self.body.vector_type(at)} x{at} = h{at}[t];")
             return
         # Each thread reads only what it wrote itself, so shared memory needs no barrier here.
         place = f"(t * {self.launch.threads} + threadIdx.x) * {self.launch.vector}"
         if phase == self.fetched_in[at]:
-            self.body.fetch(inner, at, f"const mdf::Vec<{cpp}, {self.launch.vector}> x{at}")
+            self.body.fetch(inner, at, f"const {self.body.vector_type(at)} x{at}")
             inner.add(f"mdf::store<{self.launch.vector}>(h{at}, {place}, x{at});")
         else:
             inner.add(f"const auto x{at} = mdf::load<{self.launch.vector}>(h{at}, {place});")
@@ -280,7 +285,9 @@ class _KernelWriter:
         parameters = []
         for n, buffer in enumerate(self.plan.buffers):
             cpp = CPP_TYPES[buffer.dtype]
-            if buffer.space in ("workspace", "counters"):
+            if mailbox.is_mailbox(buffer):
+                parameters.append(f"MDF_IN(mdf::u64) b{n}")
+            elif buffer.space in ("workspace", "counters"):
                 parameters.append(f"MDF_INOUT({cpp}) b{n}")
             elif buffer.written:
                 parameters.append(f"MDF_OUT({cpp}) b{n}")

@@ -241,7 +241,8 @@ def reshaped_strides(x: Strided, shape: Sizes, decide: Decider) -> Sizes | None:
     if not x.shape:
         return (1,) * len(shape)
     rows = zip(x.strides, ordered_strides(x.shape, range(len(x.shape))), strict=True)
-    if all(decide.surely_equal(a, b) for a, b in rows):
+    empty = any(decide.surely_equal(size, 0) for size in x.shape)
+    if not empty and all(decide.surely_equal(a, b) for a, b in rows):
         # Row-major to the last size-1 dim: what follows would find this, with more questions.
         return contiguous_strides(shape, decide)
     if is_empty(x.shape, decide):

@@ -14,7 +14,7 @@ from thunder_mdfuse.compile.emulate import Allocation, build, poison
 from thunder_mdfuse.compile.module import check_parameters, encode, load, raw_stream
 from thunder_mdfuse.compile.nvrtc import Job
 from thunder_mdfuse.compile.sources import device_headers
-from thunder_mdfuse.errors import EmulatorError
+from thunder_mdfuse.errors import EmulatorError, ProgramError
 from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.types import DType
@@ -54,6 +54,12 @@ class Pointers:
     """
 
     def __init__(self, text: KernelText, symbols: Mapping[str, int], device: torch.device) -> None:
+        spaces = {b.space for b in text.plan.buffers} - {"global", "workspace", "counters"}
+        if spaces:
+            raise ProgramError(
+                f"kernel {text.entry} needs memory in {', '.join(sorted(spaces))}, and no program "
+                "owns such memory yet; plan the collective as a step of its own"
+            )
         self.buffers, self.device = text.plan.buffers, device
         self.extents = [sizes.evaluate(b.extent, symbols) for b in self.buffers]
 

@@ -90,8 +90,9 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
     items = 1
     while decide.less(rule.group * items, vectors):
         items += 1 if items < 8 else items
-    exact = decide.equal(vectors, rule.group * items) and decide.divides(width, length)
-    exact = exact and rule.group == rule.threads
+    # Asked last, because a yes is a guard: the plan is for rows of this length only.
+    exact = rule.group == rule.threads and decide.divides(width, length)
+    exact = exact and decide.equal(vectors, rule.group * items)
     held = sum(width * plan.buffers[x.buffer].dtype.itemsize for x in held_loads(plan)) * items
     return Launch(
         rule.threads,

@@ -26,10 +26,11 @@ class Axis:
 class Buffer:
     """A tensor argument. ``value``: whose storage; ``space``: what kind of memory.
 
-    ``global`` is the value's own storage. ``symmetric(team)``: the argument is the table of all the
-    team's pointers to ``value``'s mailbox. ``workspace`` and ``counters`` (zero before and after)
-    are
-    scratch memory of ``extent`` elements that the program provides for each launch.
+    ``global`` is the value's own storage. ``symmetric(team)``: the argument is a table of the
+    addresses of the ``extent`` mailboxes that the team has for ``value``; a load waits for the
+    element in each and gives their sum in f32 (``codegen/mailbox.py``). ``workspace`` and
+    ``counters`` (zero before and after) are scratch memory of ``extent`` elements that the program
+    provides for each launch.
     """
 
     value: Use

@@ -145,7 +145,10 @@ class _Propagation:
         """
         value = self.values[output.value]
         if output.writes is None:
-            if value in self.anywhere:
+            # An equal value that is pinned is the same node by now, so ask what this one was.
+            asked = self.fusion.type_of(output.value)
+            free = isinstance(asked, TensorType) and asked.placements is None
+            if free and value in self.anywhere:
                 t = self.builder.tensor(value)
                 (value,) = self.builder.op("to_local", (value,), ShapeAttrs(t.shape), (None,))
             return Output(value)

@@ -32,10 +32,20 @@ class Claim:
 
 
 def _no_complex(bsym: BoundSymbol) -> Reason | None:
-    for p in bsym.flat_proxy_args:
-        if isinstance(p, TensorProxy) and getattr(dtype_of(p.dtype), "is_complex", False):
-            return Reason(f"{bsym.sym.name} of complex numbers is not in the IR")
+    if _of_complex(bsym):
+        return Reason(f"{bsym.sym.name} of complex numbers is not in the IR")
     return None
+
+
+def _no_part(bsym: BoundSymbol) -> Reason | None:
+    if _of_complex(bsym):
+        return Reason(f"{bsym.sym.name}: a view of another dtype; torch makes it without a kernel")
+    return None
+
+
+def _of_complex(bsym: BoundSymbol) -> bool:
+    tensors = (p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy))
+    return any(getattr(dtype_of(p.dtype), "is_complex", False) for p in tensors)
 
 
 def _has_dims(bsym: BoundSymbol) -> Reason | None:
@@ -75,13 +85,15 @@ CLAIMS: dict[Hashable, Claim] = {
     **_rows(
         "acos acosh asin asinh atan atanh bitwise_not ceil cos cosh digamma erf erfc erfcinv "
         "erfinv exp exp2 expm1 floor isfinite lgamma log log10 log1p log2 ndtri neg reciprocal "
-        "round rsqrt signbit sin sinh sqrt tan tanh trunc real imag abs "
+        "round rsqrt signbit sin sinh sqrt tan tanh trunc abs "
         "add atan2 bitwise_and bitwise_or bitwise_xor eq fmod ge gt le lt maximum minimum mul ne "
         "nextafter pow remainder sub zeta lerp",
         b.elementwise,
     ),
     **_rows("amax amin prod sum", b.reduction),
     **_rows("argmax argmin", b.with_dim),
+    PrimIDs.REAL: Claim(b.elementwise("real"), _no_part),
+    PrimIDs.IMAG: Claim(b.elementwise("imag"), _no_part),
     PrimIDs.SIGN: Claim(b.elementwise("sign"), _no_complex),
     PrimIDs.PY_ABS: Claim(b.elementwise("abs")),
     PrimIDs.PY_FLOORDIV: Claim(b.elementwise("floor_div")),

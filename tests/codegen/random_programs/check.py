@@ -1,5 +1,7 @@
 """Runs a random program in the emulator and compares everything that a user could see."""
 
+from collections.abc import Sequence
+
 import torch
 from codegen.random_programs.known import Known, faults
 from codegen.random_programs.program import Call, Program
@@ -16,7 +18,7 @@ def check(program: Program) -> Executable:
     for number, call in enumerate(program.calls):
         before = [t.clone() for t in call.inputs]
         try:
-            found = executable.run(call.inputs)
+            found = executable.run([*call.inputs, *call.numbers])
         except Exception as e:
             e.add_note(f"seed {program.seed}, call {number}\n{program.text}")
             raise
@@ -27,7 +29,7 @@ def check(program: Program) -> Executable:
     return executable
 
 
-def _problem(call: Call, found: list[object]) -> str | None:
+def _problem(call: Call, found: Sequence[object]) -> str | None:
     for i, (value, known) in enumerate(zip(found, call.outputs, strict=True)):
         assert isinstance(value, torch.Tensor)
         problem = faults(value, known) or _aliasing(value, known, call)
@@ -36,7 +38,7 @@ def _problem(call: Call, found: list[object]) -> str | None:
     return None
 
 
-def _not_eager(call: Call, found: list[object]) -> str | None:
+def _not_eager(call: Call, found: Sequence[object]) -> str | None:
     for i, (value, known) in enumerate(zip(found, call.outputs, strict=True)):
         assert isinstance(value, torch.Tensor)
         a, b = value.contiguous(), known.eager.contiguous()

@@ -1,4 +1,4 @@
-"""Draws a program: inputs of many layouts and values, steps of all families, some of the results."""
+"""Draws a program: inputs of many layouts and values, steps of all families, some results."""
 
 import random
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from codegen.random_programs.program import DTYPES, FAMILIES, Call, Draft, Progr
 from thunder_mdfuse.ir.graph import Builder, Output
 from thunder_mdfuse.ir.sizes import Size, symbol
 from thunder_mdfuse.ir.text import render
-from thunder_mdfuse.ir.types import DType, TensorType
+from thunder_mdfuse.ir.types import DType, ScalarType, TensorType
 
 __all__ = ["draw_program", "elementwise", "moves"]
 
@@ -24,7 +24,7 @@ WEIGHTS = {"unary": 4, "binary": 5, "number": 3, "reduction": 3, "back": 4, "bia
 
 
 def draw_program(seed: int, exact: bool = False) -> Program:
-    """Program number ``seed``. ``exact``: only ops whose results eager rounding fixes to the bit."""
+    """Program number ``seed``; ``exact``: of ops whose bits eager rounding fixes."""
     rng = random.Random(seed)
     symbolic = rng.random() < 0.3
     calls = 2 if symbolic else 1
@@ -43,6 +43,7 @@ def draw_program(seed: int, exact: bool = False) -> Program:
 
 # Families of which some steps are exact; ``_is_exact`` says which.
 EXACT = {
+    "given number",
     *("binary", "number", "integer number", "cast", "where", "permute", "reshape", "slice"),
     *("squeeze", "unsqueeze", "expand", "copy", "flip", "pad", "cat", "bias", "unary", "select"),
 }
@@ -52,7 +53,7 @@ EXACT_OPS = ("add", "sub", "mul", "div", *elementwise.COMPARISONS)
 
 
 def _is_exact(step: Step) -> bool:
-    if step.family in ("binary", "number"):
+    if step.family in ("binary", "number", "given number"):
         # Eager CPU kernels disagree with themselves about numbers that a half type rounds.
         return 0.1 not in step.params and step.params[0] in EXACT_OPS
     if step.family == "unary":
@@ -88,6 +89,9 @@ def _draw_inputs(rng: random.Random, draft: Draft, symbolic: bool) -> None:
         _add_input(rng, draft, dtype, shape[first:], [n[first:] for n in numbers])
     if rng.random() < 0.5:
         _add_input(rng, draft, rng.choice(list(DTYPES)), shape, numbers)
+    if rng.random() < 0.3:  # numbers that only a call knows
+        draft.numbers.append((draft.builder.input(ScalarType(DType.F64)), rng.choice((1.25, -3.0))))
+        draft.numbers.append((draft.builder.input(ScalarType(DType.I64)), rng.choice((3, 5))))
 
 
 def _size(rng: random.Random, ndim: int) -> int:
@@ -130,7 +134,9 @@ def _tensor(rng: random.Random, dtype: torch.dtype, shape: list[int]) -> torch.T
 
 def _values(rng: random.Random, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
     generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
-    values = torch.randn(shape, generator=generator, dtype=torch.float64) * rng.choice((1.0, 1.0, 8.0))
+    values = torch.randn(shape, generator=generator, dtype=torch.float64) * rng.choice(
+        (1.0, 1.0, 8.0)
+    )
     if dtype is torch.bool:
         return values > 0
     if not dtype.is_floating_point:
@@ -142,14 +148,17 @@ def _values(rng: random.Random, dtype: torch.dtype, shape: list[int]) -> torch.T
     return values.to(dtype)
 
 
-def _finish(
-    seed: int, exact: bool, rng: random.Random, draft: Draft, inputs: int
-) -> Program:
+def _finish(seed: int, exact: bool, rng: random.Random, draft: Draft, inputs: int) -> Program:
     last = len(draft.uses) - 1
     chosen = [i for i in range(inputs, last) if rng.random() < 0.25] + [last]
     fusion = draft.builder.finish(tuple(Output(draft.uses[i]) for i in chosen))
     calls = [
-        Call([k.eager for k in call[:inputs]], [call[i] for i in chosen]) for call in draft.calls
+        Call(
+            [k.eager for k in call[:inputs]],
+            [v for _, v in draft.numbers],
+            [call[i] for i in chosen],
+        )
+        for call in draft.calls
     ]
     listing = "\n".join(
         f"  {inputs + n}: {s.family}{list(s.args)} {s.params}" for n, s in enumerate(draft.steps)

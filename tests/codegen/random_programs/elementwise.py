@@ -2,12 +2,11 @@
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from codegen.random_programs import known
 from codegen.random_programs.known import Known
-from codegen.random_programs.program import FAMILIES, DTYPES, Draft, Family, Step
+from codegen.random_programs.program import DTYPES, FAMILIES, Draft, Family, Step
 
 from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.graph import Builder, Use
@@ -15,14 +14,16 @@ from thunder_mdfuse.ir.types import DType
 
 Function = Callable[..., torch.Tensor]
 
-UNARY: dict[str, Function] = {
-    name: getattr(torch, name)
-    for name in (
-        "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos "
-        "atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma floor ceil round trunc frac "
-        "sign"
-    ).split()
-}
+
+def _torch(names: str) -> dict[str, Function]:
+    return {name: getattr(torch, name) for name in names.split()}
+
+
+UNARY = _torch(
+    "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos "
+    "atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma floor ceil round trunc frac "
+    "sign"
+)
 INTEGER_UNARY = {name: UNARY[name] for name in ("neg", "abs", "sign")}
 INTEGER_UNARY["bitwise_not"] = torch.bitwise_not
 PREDICATES: dict[str, Function] = {
@@ -122,8 +123,9 @@ FAMILIES["binary"] = Family(
 
 
 def _divided(a: Known, b: Known, name: str) -> Known:
-    one = lambda y: torch.where(y == 0, torch.ones_like(y), y)
-    function = lambda x, y: INTEGER_DIVISIONS[name](x, one(y))
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return INTEGER_DIVISIONS[name](x, torch.where(y == 0, torch.ones_like(y), y))
+
     return known.elementwise(function, (a, b), function(a.eager, b.eager))
 
 
@@ -173,10 +175,32 @@ def _build_number(b: Builder, x: Use, name: str, number: float, first: bool) -> 
 FAMILIES["number"] = Family(_draw_number, _number, _build_number)
 
 
+def _given_number(x: Known, name: str, use: Use, number: float | int) -> Known:
+    function = lambda v: BINARY[name](v, number)
+    return known.elementwise(function, (x,), BINARY[name](x.eager, number))
+
+
+def _draw_given_number(rng: random.Random, draft: Draft) -> Step | None:
+    """An op with a number that is an input, of the kind of the tensor."""
+    i = draft.pick(rng, lambda k: draft.computes(k) and draft.dtype(k) is not DType.BOOL)
+    if i is None or not draft.numbers:
+        return None
+    numbers = draft.numbers if draft.dtype(i).is_float else draft.numbers[1:]
+    use, number = rng.choice(numbers)
+    names = ("add", "sub", "mul", "div") if draft.dtype(i).is_float else ("add", "mul")
+    return Step("given number", (i,), (rng.choice(names), use, number))
+
+
+FAMILIES["given number"] = Family(
+    _draw_given_number, _given_number, lambda b, x, name, use, number: b.op(name, (x, use))[0]
+)
+
+
 def _integer_number(x: Known, name: str, number: int) -> Known:
-    function = lambda v: INTEGER_BINARY[name](v, torch.tensor(number, dtype=v.dtype))
-    if name in ("add", "mul"):
-        function = lambda v: INTEGER_BINARY[name](v, number)
+    def function(v: torch.Tensor) -> torch.Tensor:
+        plain = name in ("add", "mul")
+        return INTEGER_BINARY[name](v, number if plain else torch.tensor(number, dtype=v.dtype))
+
     return known.elementwise(function, (x,), function(x.eager))
 
 
@@ -184,7 +208,9 @@ def _draw_integer_number(rng: random.Random, draft: Draft) -> Step | None:
     i = draft.pick(rng, lambda k: draft.dtype(k).is_integer)
     if i is None:
         return None
-    return Step("integer number", (i,), (rng.choice(("add", "mul", "bitwise_xor")), rng.choice((1, 3, 7))))
+    return Step(
+        "integer number", (i,), (rng.choice(("add", "mul", "bitwise_xor")), rng.choice((1, 3, 7)))
+    )
 
 
 FAMILIES["integer number"] = Family(
@@ -225,9 +251,7 @@ def _select(condition: Known, yes: float, no: float) -> Known:
     a, b = (torch.tensor(v, dtype=torch.float64) for v in (yes, no))
     eager = torch.where(condition.eager, a, b)
     shape = condition.eager.shape
-    return known.where(
-        condition, exactly_filled(shape, yes), exactly_filled(shape, no), eager
-    )
+    return known.where(condition, exactly_filled(shape, yes), exactly_filled(shape, no), eager)
 
 
 def exactly_filled(shape: torch.Size, number: float) -> Known:
@@ -251,7 +275,9 @@ def _draw_lerp(rng: random.Random, draft: Draft) -> Step | None:
 
 
 def _lerp(a: Known, b: Known, weight: float) -> Known:
-    function = lambda x, y: torch.lerp(x, y, weight)
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.lerp(x, y, weight)
+
     return known.elementwise(function, (a, b), function(a.eager, b.eager))
 
 
@@ -269,7 +295,9 @@ def _draw_cast(rng: random.Random, draft: Draft) -> Step | None:
     assert i is not None
     dtype = rng.choice([d for d in DTYPES if d is not draft.dtype(i)])
     if rng.random() < 0.6:
-        dtype = rng.choice([d for d in (DType.F32, DType.BF16, DType.F16) if d is not draft.dtype(i)])
+        dtype = rng.choice(
+            [d for d in (DType.F32, DType.BF16, DType.F16) if d is not draft.dtype(i)]
+        )
     return Step("cast", (i,), (dtype, rng.random() < 0.5))
 
 
@@ -317,5 +345,3 @@ def _build_reduction(b: Builder, x: Use, name: str, dims: tuple[int, ...]) -> Us
 
 
 FAMILIES["reduction"] = Family(_draw_reduction, _reduction, _build_reduction)
-
-

@@ -1,8 +1,8 @@
 """What a value of a random program has to be: the eager tensor, the f64 value, the doubt about it.
 
-The doubt of an element follows the operands' doubts by evaluating the op in f64 at the ends of their
-intervals, so it knows by itself where a comparison, a floor or a pole makes an element unpredictable
-(doubt infinity), and it widens by the rounding of the result's dtype.
+The doubt of an element follows the operands' doubts by evaluating the op in f64 at the ends of
+their intervals, so it knows by itself where a comparison, a floor or a pole makes an element
+unpredictable (doubt infinity), and it widens by the rounding of the result's dtype.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-# A few units in the last place of the dtype in which an op's result may be kept, and its least step.
+# A few units in the last place of the dtype in which an op's result may be kept.
 _UNIT = {
     torch.float64: 2.0**-49,
     torch.float32: 2.0**-20,
@@ -55,7 +55,7 @@ def rounding(value: torch.Tensor, doubt: torch.Tensor, dtype: torch.dtype) -> to
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """How far two f64 tensors are apart: 0 where they are equal or both NaN, else infinite there."""
+    """How far two f64 tensors are apart; 0 where both are NaN, infinite where one is."""
     same = (a == b) | (a.isnan() & b.isnan())
     apart = (a - b).abs()
     return torch.where(same, 0.0, torch.where(apart.isnan(), torch.inf, apart))
@@ -157,9 +157,7 @@ def reduction(name: str, x: Known, dims: tuple[int, ...], eager: torch.Tensor) -
     return _settled(value, doubt, eager)
 
 
-def _reduced(
-    name: str, x: torch.Tensor, dims: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
+def _reduced(name: str, x: torch.Tensor, dims: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """The reduction over ``dims``, none of which is no reduction."""
     if not dims:
         return x.to(dtype)
@@ -186,6 +184,6 @@ def faults(found: torch.Tensor, known: Known) -> str | None:
         return None
     at = tuple(int(i) for i in wrong.nonzero()[0])
     return (
-        f"{int(wrong.sum())} of {found.numel()} elements, first at {at}: {found[at].item()} instead "
-        f"of {known.value[at].item()}, {known.doubt[at].item()} either way"
+        f"{int(wrong.sum())} of {found.numel()} elements, first at {at}: {found[at].item()} "
+        f"instead of {known.value[at].item()}, {known.doubt[at].item()} either way"
     )

@@ -1,4 +1,4 @@
-"""Families of steps that move elements or show them otherwise, and that make tensors from nothing."""
+"""Families of steps that move elements, show them otherwise, or make tensors from nothing."""
 
 import math
 import random
@@ -212,8 +212,8 @@ def _draw_pad(rng: random.Random, draft: Draft) -> Step | None:
 
 def _pad(x: Known, pairs: tuple[tuple[int, int], ...], value: float) -> Known:
     flat = [n for pair in reversed(pairs) for n in pair]
-    fill = lambda t, v: torch.nn.functional.pad(t, flat, value=v)
-    return Known(fill(x.eager, value), fill(x.value, value), fill(x.doubt, 0.0))
+    filled = ((x.eager, value), (x.value, value), (x.doubt, 0.0))
+    return Known(*(torch.nn.functional.pad(t, flat, value=v) for t, v in filled))
 
 
 def _build_pad(b: Builder, x: Use, pairs: tuple[tuple[int, int], ...], value: float) -> Use:
@@ -229,11 +229,12 @@ def _draw_cat(rng: random.Random, draft: Draft) -> Step | None:
     if i is None:
         return None
     dim = rng.randrange(draft.ndim(i))
+
     # Torch skips 1-dim empty tensors in a cat whatever the others' shapes; here all have one rank.
-    rest = lambda k: draft.shape(k)[:dim] + draft.shape(k)[dim + 1 :]
-    fits = lambda k: (
-        draft.ndim(k) == draft.ndim(i) and draft.same_dtype(k, i) and rest(k) == rest(i)
-    )
+    def rest(k: int) -> tuple[Any, ...]:
+        return draft.dtype(k), draft.ndim(k), *draft.shape(k)[:dim], *draft.shape(k)[dim + 1 :]
+
+    fits = lambda k: rest(k) == rest(i)
     others = [j for j in (draft.pick(rng, fits) for _ in range(rng.randint(1, 2))) if j is not None]
     return Step("cat", (i, *others), (dim,))
 
@@ -280,7 +281,9 @@ FAMILIES["bias"] = Family(
 
 def _draw_back(rng: random.Random, draft: Draft) -> Step | None:
     """A row's reduction subtracted from the row again: what norms and softmax are made of."""
-    i = draft.pick(rng, lambda k: draft.computes(k) and draft.dtype(k).is_float and draft.ndim(k) > 0)
+    i = draft.pick(
+        rng, lambda k: draft.computes(k) and draft.dtype(k).is_float and draft.ndim(k) > 0
+    )
     if i is None:
         return None
     dim = draft.ndim(i) - 1 if rng.random() < 0.7 else rng.randrange(draft.ndim(i))
@@ -290,8 +293,8 @@ def _draw_back(rng: random.Random, draft: Draft) -> Step | None:
 
 
 def _back(x: Known, name: str, op: str, dim: int) -> Known:
-    reduce = (lambda t: t.sum(dim)) if name == "sum" else (lambda t: t.amax(dim))
-    total = known.reduction(name, x, (dim,), reduce(x.eager))
+    eager_total = x.eager.sum(dim) if name == "sum" else x.eager.amax(dim)
+    total = known.reduction(name, x, (dim,), eager_total)
     spread = total.moved(lambda t: t.unsqueeze(dim).expand(x.eager.shape))
     function = getattr(torch, op)
     eager = function(x.eager, total.eager.unsqueeze(dim))
@@ -350,7 +353,9 @@ def _draw_iota(rng: random.Random, draft: Draft) -> Step | None:
 
 def _iota(like: Known, dtype: DType, start: float, step: float) -> Known:
     count = like.eager.shape[-1]
-    exact = start + step * torch.arange(count, dtype=torch.float64 if dtype.is_float else torch.int64)
+    exact = start + step * torch.arange(
+        count, dtype=torch.float64 if dtype.is_float else torch.int64
+    )
     return known.exactly(exact.to(DTYPES[dtype]))
 
 

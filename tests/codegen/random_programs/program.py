@@ -41,11 +41,12 @@ class Step:
 
 @dataclass
 class Draft:
-    """The values so far. ``calls``: for each call what every value is; all calls fit the program."""
+    """The tensors so far; ``calls``: what each is in each call. ``numbers`` are inputs too."""
 
     builder: Builder
     calls: list[list[Known]]
     uses: list[Use] = field(default_factory=list)
+    numbers: list[tuple[Use, float | int]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
     def pick(self, rng: random.Random, fits: Callable[[int], bool]) -> int | None:
@@ -53,7 +54,9 @@ class Draft:
         found = [i for i in range(len(self.uses)) if fits(i)]
         if not found:
             return None
-        return max(rng.choice(found), rng.choice(found)) if rng.random() < 0.5 else rng.choice(found)
+        return (
+            max(rng.choice(found), rng.choice(found)) if rng.random() < 0.5 else rng.choice(found)
+        )
 
     def dtype(self, i: int) -> DType:
         return self.builder.tensor(self.uses[i]).dtype
@@ -78,9 +81,7 @@ class Draft:
     def add(self, step: Step) -> None:
         """Append ``step`` to the program and to each call."""
         family = FAMILIES[step.family]
-        results = [
-            family.apply(*(call[i] for i in step.args), *step.params) for call in self.calls
-        ]
+        results = [family.apply(*(call[i] for i in step.args), *step.params) for call in self.calls]
         use = family.build(self.builder, *(self.uses[i] for i in step.args), *step.params)
         for call, result in zip(self.calls, results, strict=True):
             call.append(result)
@@ -105,6 +106,7 @@ class Call:
     """One call of a program: its inputs and, for each output, what it has to be."""
 
     inputs: list[torch.Tensor]
+    numbers: list[float | int]
     outputs: list[Known]
 
 
