@@ -64,8 +64,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Fusion:
-    """``level`` is global (logical shapes, placements) or local (one rank's shapes, collectives).
-    """
+    """``level``: global (logical shapes, placements) or local (a rank's shapes, collectives)."""
 
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
@@ -110,8 +109,7 @@ def placed(types: tuple[Type, ...], placements: tuple[Placements | None, ...]) -
 
 
 class Builder:
-    """Builds a fusion node by node. Equal nodes are one node (so common subexpressions are shared).
-    """
+    """Builds a fusion node by node. Equal nodes are one, so common subexpressions are shared."""
 
     def __init__(self, mesh: Mesh | None = None, level: str = "global") -> None:
         self.mesh, self.level = mesh, level

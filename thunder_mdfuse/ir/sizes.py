@@ -242,8 +242,7 @@ def split_multiple(a: Size, b: Size) -> tuple[Size, Size]:
 
 
 def upper_bound(size: Size, ranges: Ranges) -> Size | None:
-    """An upper bound of ``size``, each ranged symbol at its extent - 1, or None when none is seen.
-    """
+    """An upper bound of ``size``, ranged symbols at their extent - 1, or None when none is seen."""
     total: Size = 0
     for monomial, c in _terms(size):
         if not all(_atom_nonnegative(a, ranges) for a in monomial):
@@ -305,8 +304,7 @@ def less(a: Size, b: Size, ranges: Ranges = NO_RANGES) -> bool:
 
 
 def _common_factor(a: Size, b: Size, ranges: Ranges) -> tuple[Size, Size, Size, Size] | None:
-    """``(g, q, b/g, r)`` with ``a == g*q + r`` and ``0 <= r < g``, for a ``g`` > 1 that divides b.
-    """
+    """``(g, q, b/g, r)`` with ``a == g*q + r``, ``0 <= r < g``, for a ``g`` > 1 that divides b."""
     for monomial, c in _terms(a):
         if c < 0 or not (monomial or c > 1):
             continue
@@ -496,8 +494,7 @@ _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_@][\w@.]*)|(\*|\+|-|\(|\)|,))")
 
 
 def parse(text: str) -> Size:
-    """The size that ``text`` writes, as ``str`` prints it. Raises ``IRError`` when it is malformed.
-    """
+    """The size that ``text`` writes, as ``str`` prints it. Raises ``IRError`` if malformed."""
     tokens: list[str] = []
     position = 0
     while position < len(text.rstrip()):

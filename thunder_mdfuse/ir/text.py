@@ -113,8 +113,7 @@ def _parse_head(line: str) -> tuple[str, Mesh | None]:
 
 
 def split(text: str, separator: str = ",") -> list[str]:
-    """``text`` cut at ``separator`` outside of brackets and quotes; the parts stripped, none empty.
-    """
+    """``text`` cut at ``separator`` outside brackets and quotes; parts stripped, none empty."""
     parts, depth, start, quote = [], 0, 0, ""
     for i, c in enumerate(text):
         if quote:

@@ -157,8 +157,7 @@ Placements = tuple[Placement, ...]
 
 @dataclass(frozen=True)
 class TensorType:
-    """A tensor: dtype, shape and, when it lives on the fusion's mesh, one placement per mesh axis.
-    """
+    """A tensor: dtype, shape and, when it lives on a mesh, one placement for each mesh axis."""
 
     dtype: DType
     shape: tuple[Size, ...]
