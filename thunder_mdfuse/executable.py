@@ -35,6 +35,7 @@ from thunder_mdfuse.runtime.report import StepReport, report
 from thunder_mdfuse.schedule.program import InputClass, ProgramPlan
 
 MOST_ALIGNED = 16
+MOST_ENTRIES = 4096
 Key = tuple[object, ...]
 
 
@@ -59,7 +60,6 @@ class Executable:
         self.communicates = any(row(n.op).kind == "start" for n in self.local.nodes)
         self._entries: dict[Key, Entry] = {}
         self._plans: dict[Key, list[tuple[ProgramPlan, list[KernelText]]]] = {}
-        self._meshes: dict[str, Communicate] = {}
         self._agreed: set[Key] = set()
         self._lock = threading.RLock()
         self.last: Entry | None = None
@@ -84,6 +84,8 @@ class Executable:
         if entry is None:
             with self._lock:
                 entry = self._entries.get(key) or self._specialise(inputs, device_mesh, shapes)
+                if len(self._entries) >= MOST_ENTRIES:  # sizes that change with every call
+                    self._entries.clear()
                 self._entries[key] = entry
         self.last = entry
         communicate = None if device_mesh is None else Communicate(device_mesh)

@@ -34,7 +34,7 @@ def on_cpu(value: torch.Tensor) -> torch.Tensor:
 def run(program: Program) -> None:
     executable = Executable(program.fusion, f"random{program.seed}")
     for number, call in enumerate(program.calls):
-        found = executable.run(on_gpu(call))
+        found = executable.run([*on_gpu(call), *call.numbers])
         torch.cuda.synchronize()
         assert executable.last is not None
         assert executable.last.backend == "cuda"

@@ -96,3 +96,8 @@ def test_truth_of_a_symbolic_size_is_refused():
 def test_malformed_text_is_refused(text):
     with pytest.raises(IRError):
         sizes.parse(text)
+
+
+def test_an_empty_extent_divides_to_nothing():
+    size = sizes.floordiv(symbol("i"), symbol("n") - 1) + sizes.mod(symbol("i"), symbol("n") - 1)
+    assert sizes.evaluate(size, {"i": 3, "n": 1}) == 0

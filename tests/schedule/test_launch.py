@@ -147,7 +147,7 @@ def test_a_whole_tensor_is_reduced_by_many_blocks() -> None:
 # --- Flat kernels --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "items"), [(1024, 1), (2052, 1), (4100, 2), (8192, 2), (8196, 2)])
+@pytest.mark.parametrize(("n", "items"), [(1024, 1), (2048, 1), (2052, 2), (8192, 2), (8196, 2)])
 def test_a_thread_has_several_vectors_when_the_device_is_full(n: int, items: int) -> None:
     fusion = negated(n)
     assert kernel(fusion, TINY).launch.items == items
@@ -197,11 +197,19 @@ def _inputs(fusion: Fusion) -> list[object]:
     return [type(fusion.outputs[0].value)(n) for n in fusion.inputs]
 
 
+def test_more_rows_than_32_bits_count() -> None:
+    """Several rows a block, so that there can be 2**31 blocks of them."""
+    made = kernel(RMS_NORM.fusion(symbol("r"), 24, level="local"), r=1 << 33)
+    assert made.launch.threads > made.launch.group
+    assert "static_cast<mdf::i64>(blockIdx.x) *" in write_kernel(made).source
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_64_bit_kernels_compile_without_spills(arch: str) -> None:
     made = kernel(RMS_NORM.fusion(symbol("r"), 4096, level="local"), r=1 << 20)
     assert made.launch.wide_index
     text: KernelText = write_kernel(made)
     assert "mdf::i64 row = blockIdx.x" in text.source
+    assert "static_cast<mdf::i64>(t)" in text.source
     usage = resource_usage(compile_cubin(text.source, text.entry, arch, device_headers()))
     assert (usage.spill_store_bytes, usage.local_bytes) == (0, 0)

@@ -241,6 +241,10 @@ FORWARD: dict[str, Program] = {
         lambda i, j: (i + j, i * 2, i.to(torch.int8)),
         lambda: (integers(4, 5).short(), integers(4, 5).short()),
     ),
+    "a dim of a 0-dim tensor": (
+        lambda x: (x.argmax(0), x.sum(0), x.amax(0), x.var(0, correction=0), x.argmin()),
+        lambda: (normal(grad=False),),
+    ),
     "all of a kind": (
         lambda x: (x.argmin(1), x.argmax(), (x > 0).any(), (x > -9).all()),
         lambda: (normal(4, 9, grad=False),),

@@ -117,7 +117,7 @@ class _KernelWriter:
             self.top.add(f"const {self.index} row = blockIdx.x;")
         else:
             total = self.arguments.name(rows)
-            mine = f"blockIdx.x * {per_block} + threadIdx.x / {self.launch.group}"
+            mine = f"{self._wide('blockIdx.x')} * {per_block} + threadIdx.x / {self.launch.group}"
             self.top.add(f"const {self.index} mine = {mine};")
             self.top.add(f"const bool live = MDF_IN_BOUNDS(mine < {total});")
             # A group past the end works on row 0 again, since all threads have to meet barriers.
@@ -130,6 +130,10 @@ class _KernelWriter:
         else:
             self.top.add(f"const mdf::i32 lane = threadIdx.x % {self.launch.group};")
         self.body.row_statements(self.top, 0)
+
+    def _wide(self, number: str) -> str:
+        """A 32-bit number in the type of offsets, so that products with it have all their bits."""
+        return f"static_cast<{self.index}>({number})" if self.launch.wide_index else number
 
     def _declare_scratch(self, dtypes: list[DType]) -> None:
         for dtype in dict.fromkeys(dtypes):
@@ -268,7 +272,7 @@ class _KernelWriter:
         loop = self.top.open(f"for (mdf::i32 t = 0; t < {self.launch.items}; ++t)", pragma)
         vector, threads = self.launch.vector, self.launch.threads
         if self.plan.family == "row":
-            step = f"(part * {self.launch.items} + t)" if self.shares_rows else "t"
+            step = f"(part * {self.launch.items} + t)" if self.shares_rows else self._wide("t")
             loop.add(f"const {self.index} c = ({step} * {self.launch.group} + lane) * {vector};")
         else:
             block = f"(static_cast<{self.index}>(blockIdx.x) * {self.launch.items} + t)"

@@ -320,9 +320,9 @@ def _common_factor(a: Size, b: Size, ranges: Ranges) -> tuple[Size, Size, Size, 
 
 
 def floordiv(a: Size, b: Size, ranges: Ranges = NO_RANGES) -> Size:
-    """``a // b`` for ``b`` > 0, rounded down."""
-    if b == 1 or a == 0:
-        return a
+    """``a // b``, rounded down; 0 for ``b`` = 0, the extent of a dim that has no index to divide."""
+    if b == 1 or a == 0 or b == 0:
+        return a if b != 0 else 0
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     whole, rest = split_multiple(a, b)
@@ -341,8 +341,8 @@ def floordiv(a: Size, b: Size, ranges: Ranges = NO_RANGES) -> Size:
 
 
 def mod(a: Size, b: Size, ranges: Ranges = NO_RANGES) -> Size:
-    """``a % b`` for ``b`` > 0, with the sign of ``b``."""
-    if b == 1:
+    """``a % b``, with the sign of ``b``; 0 for ``b`` = 0."""
+    if b == 1 or b == 0:
         return 0
     if isinstance(a, int) and isinstance(b, int):
         return a % b

@@ -110,7 +110,9 @@ def with_dim(name: str) -> Build:
     """An op on one tensor with one dim (or None) as attribute."""
 
     def build(v: Values, a: Any, dim: int | None) -> Results:
-        return v.result(name, (v.value(a),), at.DimAttrs(dim))
+        use = v.value(a)
+        # Torch lets a 0-dim tensor have a dim 0.
+        return v.result(name, (use,), at.DimAttrs(dim if _ndim(v, use) else None))
 
     return build
 
