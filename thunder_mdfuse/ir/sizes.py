@@ -320,7 +320,7 @@ def _common_factor(a: Size, b: Size, ranges: Ranges) -> tuple[Size, Size, Size, 
 
 
 def floordiv(a: Size, b: Size, ranges: Ranges = NO_RANGES) -> Size:
-    """``a // b``, rounded down; 0 for ``b`` = 0, the extent of a dim that has no index to divide."""
+    """``a // b``, rounded down; 0 for ``b`` = 0, the extent of a dim that has no index."""
     if b == 1 or a == 0 or b == 0:
         return a if b != 0 else 0
     if isinstance(a, int) and isinstance(b, int):

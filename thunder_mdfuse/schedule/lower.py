@@ -46,6 +46,16 @@ class Misaligned(Exception):
 # Torch computes these with a number as it is; for the other ops the number becomes a tensor of the
 # dtype beside it first, and is rounded to that.
 KEEP_NUMBERS = ("add", "sub", "mul", "div", "floor_div", "trunc_div", "pow", "lerp")
+# Powers that torch does not leave to the power function, which has another value at -inf and -0.0
+# for some, and costs many times as much.
+POWERS = {
+    0.5: ("sqrt",),
+    -0.5: ("rsqrt",),
+    -1.0: ("reciprocal",),
+    -2.0: ("mul", "reciprocal"),
+    2.0: ("mul",),
+    3.0: ("mul", "mul"),
+}
 # What the other positions hold when a replicated value becomes partial. An average, a minimum or a
 # maximum of equal values is that value, so there all hold it.
 IDENTITIES = {"sum": "0", "product": "1"}
@@ -215,7 +225,19 @@ class Lowering:
                 args.append((yield a, index, mask))
         attrs: Any = node.attrs
         rounds = result.is_low_precision and (self.round_all or (node.op == "cast" and attrs.user))
+        if node.op == "pow" and isinstance(exponent := self.body[args[1]].detail, Const):
+            power = POWERS.get(float(exponent.text), ("pow",))
+            if power != ("pow",) and (result.is_float or set(power) == {"mul"}):
+                return self._power(args[0], power, result, rounds)
         return self.append(self._over(node.op, tuple(args), result, rounds=rounds))
+
+    def _power(self, base: int, ops: tuple[str, ...], dtype: DType, rounds: bool) -> int:
+        """``ops`` one after the other, of ``base`` or, for products, with ``base``."""
+        value = base
+        for op in ops:
+            operands = (value, base) if op == "mul" else (value,)
+            value = self.append(self._over(op, operands, dtype))
+        return self.append(replace(self.body[value], rounds=True)) if rounds else value
 
     def _beside(self, node: Node, position: int, result: DType) -> DType:
         """The dtype that operand ``position``, a number, takes from the tensors beside it."""

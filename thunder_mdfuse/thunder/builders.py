@@ -85,24 +85,29 @@ def reduction(name: str) -> Build:
         exact = v.type(use).dtype.kind in ("bool", "int", "uint")
         if name in ("sum", "prod") and exact and v.type(use).dtype is not DType.I64:
             (use,) = v.op("cast", (use,), at.CastAttrs(DType.I64))
-        return v.result(name, (use,), at.DimsAttrs(tuple(sorted(dims))))
+        return v.result(name, (use,), at.DimsAttrs(_dims(v, use, dims)))
 
     return build
+
+
+def _dims(v: Values, use: Use, dims: Sequence[int]) -> tuple[int, ...]:
+    """Ascending, as the IR wants them. Torch lets a 0-dim tensor have a dim 0."""
+    return tuple(sorted(dims)) if _ndim(v, use) else ()
 
 
 def variance(name: str) -> Build:
     """``var`` and ``var_mean``."""
 
     def build(v: Values, a: Any, dims: Sequence[int], *, correction: Any) -> Results:
-        by = float(v.number(correction).real)
-        return v.result(name, (v.value(a),), at.VarAttrs(tuple(sorted(dims)), by))
+        use, by = v.value(a), float(v.number(correction).real)
+        return v.result(name, (use,), at.VarAttrs(_dims(v, use, dims), by))
 
     return build
 
 
 def std(v: Values, a: Any, dims: Sequence[int], *, correction: Any) -> Results:
-    by = float(v.number(correction).real)
-    squared = v.op("var", (v.value(a),), at.VarAttrs(tuple(sorted(dims)), by))
+    use, by = v.value(a), float(v.number(correction).real)
+    squared = v.op("var", (use,), at.VarAttrs(_dims(v, use, dims), by))
     return v.result("sqrt", squared)
 
 
@@ -111,7 +116,6 @@ def with_dim(name: str) -> Build:
 
     def build(v: Values, a: Any, dim: int | None) -> Results:
         use = v.value(a)
-        # Torch lets a 0-dim tensor have a dim 0.
         return v.result(name, (use,), at.DimAttrs(dim if _ndim(v, use) else None))
 
     return build
@@ -187,7 +191,8 @@ def slicing(
 
 
 def flip(v: Values, a: Any, dims: Sequence[int]) -> Results:
-    return v.result("flip", (v.value(a),), at.DimsAttrs(tuple(sorted(dims))))
+    use = v.value(a)
+    return v.result("flip", (use,), at.DimsAttrs(_dims(v, use, dims)))
 
 
 def cat(v: Values, tensors: Sequence[Any], dim: int) -> Results:
