@@ -89,7 +89,7 @@ FLOAT_BINARY = _torch(
     "floor_div": torch.floor_divide,
     "trunc_div": _trunc_div,
 }
-# Torch gives the first of two zeros, or our formula for the oracle has its zero's sign from -0.5.
+# Torch gives the first of two zeros; or our formula for the oracle has its zero's sign from -0.5.
 UNSIGNED_ZEROS = ("minimum", "maximum", "erfcinv")
 INTEGER_UNARY = _torch("abs sign bitwise_not logical_not")
 INTEGER_BINARY = _torch(
@@ -280,6 +280,17 @@ def test_casts(source: DType, monkeypatch: pytest.MonkeyPatch) -> None:
         else:
             fault = known.faults(value, expected)
             assert fault is None, f"{source} to {target}: {fault}"
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F32, DType.F64, DType.I32], ids=str)
+def test_powers_by_numbers(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch has its own way for some, which shows at -inf and -0.0."""
+    table = _Table(dtype)
+    floats = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 3.0, 2.5, 0.0)
+    for number in floats if dtype.is_float else (0, 1, 2, 3, 5):
+        args = (table.operands[0], table.builder.const(number))
+        table.computed("pow", args, lambda x, y=number: torch.pow(x, y), 1)
+    table.check(monkeypatch)
 
 
 def test_every_generated_elementwise_op_is_in_a_table() -> None:

@@ -225,11 +225,19 @@ class Lowering:
                 args.append((yield a, index, mask))
         attrs: Any = node.attrs
         rounds = result.is_low_precision and (self.round_all or (node.op == "cast" and attrs.user))
-        if node.op == "pow" and isinstance(exponent := self.body[args[1]].detail, Const):
-            power = POWERS.get(float(exponent.text), ("pow",))
-            if power != ("pow",) and (result.is_float or set(power) == {"mul"}):
-                return self._power(args[0], power, result, rounds)
+        power = self._known_power(node, args[-1], result)
+        if power is not None:
+            return self._power(args[0], power, result, rounds)
         return self.append(self._over(node.op, tuple(args), result, rounds=rounds))
+
+    def _known_power(self, node: Node, exponent: int, dtype: DType) -> tuple[str, ...] | None:
+        """What a power by a number is computed by, when that is not the power function."""
+        number = self.body[exponent].detail
+        tensor = not isinstance(self.fusion.type_of(node.args[-1]), ScalarType)
+        if node.op != "pow" or tensor or not isinstance(number, Const):
+            return None
+        ops = POWERS.get(float(number.text))
+        return ops if ops is None or dtype.is_float or set(ops) == {"mul"} else None
 
     def _power(self, base: int, ops: tuple[str, ...], dtype: DType, rounds: bool) -> int:
         """``ops`` one after the other, of ``base`` or, for products, with ``base``."""
