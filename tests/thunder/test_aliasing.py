@@ -7,6 +7,8 @@ import pytest
 import torch
 from against_eager import jit, regions
 
+from thunder_mdfuse import explain
+
 View = Callable[[torch.Tensor], torch.Tensor]
 
 VIEWS: dict[str, View] = {
@@ -132,3 +134,15 @@ def test_running_statistics_are_written_in_training() -> None:
         torch.testing.assert_close(jitted(x), net(x))
     torch.testing.assert_close(mine.running_mean, net.running_mean)
     torch.testing.assert_close(mine.running_var, net.running_var)
+
+
+def test_a_write_to_what_the_symbol_itself_makes() -> None:
+    # instance_norm writes its statistics, repeated for the batch, to a tensor of its own.
+    function = torch.nn.functional.instance_norm
+    call = lambda x, m, v: function(x * 2, m, v, use_input_stats=True, momentum=0.2) + 1
+    mine = [torch.randn(3, 4, 5), torch.zeros(4), torch.ones(4)]
+    theirs = [x.clone() for x in mine]
+    jitted = jit(call)
+    torch.testing.assert_close(jitted(*mine), call(*theirs))
+    assert regions(jitted)
+    assert "writes in place to a tensor that it makes" in str(explain(jitted))

@@ -219,3 +219,12 @@ def test_intermediates_are_recomputed_rather_than_saved() -> None:
     forward, _ = regions(jitted)
     # The result alone leaves the forward: its gradient is computed from x.
     assert len(forward.outputs) == 1
+
+
+def test_what_is_written_is_made_in_another_region() -> None:
+    def function(x: Any, y: Any) -> None:
+        made = prims.neg(y)
+        prims.sin(prims.copy_(prims.abs(x), made, grad_enabled=False))
+
+    groups = copied(function)
+    assert not any("neg" in g and "copy_" in g for g in groups), groups

@@ -188,8 +188,9 @@ class _KernelWriter:
             self._store_once(once)
 
     def _moves(self, store: Store) -> bool:
-        """Whether the store goes to another element for each column."""
-        return bool(symbols(store.offset) & self.column_names)
+        """Whether the store is made for each column; an empty tensor may have no stride there."""
+        depends = self.plan.body[store.value].depends
+        return bool((symbols(store.offset) | depends) & self.column_names)
 
     def _combine(self, n: int, op: str, dtype: DType) -> None:
         cpp = CPP_TYPES[dtype.compute]

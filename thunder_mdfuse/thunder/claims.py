@@ -272,14 +272,34 @@ def refusal(bsym: BoundSymbol) -> Reason | None:
     """Why a symbol cannot be in a region, as a whole; None when it can."""
     if bsym.sym.is_fusion:
         return Reason(f"{bsym.sym.name} is a fusion already")
+    found = _inner_refusal(bsym)
+    if found is None and _writes_its_own(bsym, set()):
+        return Reason(
+            f"{bsym.sym.name} writes in place to a tensor that it makes; a region writes to its "
+            "inputs only"
+        )
+    return found
+
+
+def _inner_refusal(bsym: BoundSymbol) -> Reason | None:
     found = leaf_refusal(bsym)
     if found is None or not bsym.subsymbols:
         return found
     for inner in bsym.subsymbols:
-        inside = refusal(inner)
+        inside = _inner_refusal(inner)
         if inside is not None:
             return inside
     return None
+
+
+def _writes_its_own(bsym: BoundSymbol, made: set[str]) -> bool:
+    """Whether a ``copy_`` inside has a target among ``made``, the names made inside so far."""
+    if bsym.sym.id is PrimIDs.COPY_ and bsym.args[1].name in made:
+        return True
+    if any(_writes_its_own(inner, made) for inner in bsym.subsymbols):
+        return True
+    made.update(p.name for p in bsym.flat_proxy_outs)
+    return False
 
 
 def is_leaf(bsym: BoundSymbol) -> bool:

@@ -57,6 +57,9 @@ def edges_of(bsyms: Sequence[BoundSymbol]) -> tuple[Edges, Edges]:
             effect = i
     if any(map(writes_of, bsyms)):
         _storage_edges(bsyms, edges, apart)
+        for i, bsym in enumerate(bsyms):
+            # A region writes to its inputs, so it must not make what it writes to.
+            apart[i] |= {producer[name] for name in writes_of(bsym) if name in producer} - {i}
     for i in range(len(bsyms)):
         edges[i].discard(i)
     return edges, apart

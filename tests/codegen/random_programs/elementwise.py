@@ -278,7 +278,11 @@ def _lerp(a: Known, b: Known, weight: float) -> Known:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.lerp(x, y, weight)
 
-    return known.elementwise(function, (a, b), function(a.eager, b.eager))
+    # It rounds the distance of the two, which may be much larger than the result.
+    rough = [Known(x.eager, x.value, x.doubt + x.value.nan_to_num().abs() * 2**-22) for x in (a, b)]
+    if a.eager.dtype is torch.float64:
+        rough = [a, b]
+    return known.elementwise(function, rough, function(a.eager, b.eager))
 
 
 FAMILIES["lerp"] = Family(

@@ -43,7 +43,11 @@ def uniform_numbers(
     if dtype is torch.float64:
         high_word, low_word = drawn[2 * place, every], drawn[2 * place + 1, every]
         unit = ((high_word << _HALF | low_word) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return torch.from_numpy(low + unit * (high - low)).reshape(shape)
+        return torch.empty(shape, dtype=dtype).copy_(_tensor(low + unit * (high - low), shape))
     unit = (drawn[place, every] >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
     numbers = np.float32(low) + unit * np.float32(high - low)
-    return torch.from_numpy(numbers).to(dtype).reshape(shape)
+    return torch.empty(shape, dtype=dtype).copy_(_tensor(numbers, shape))
+
+
+def _tensor(numbers: np.ndarray, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.from_numpy(numbers).reshape(shape)

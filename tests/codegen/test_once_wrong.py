@@ -1,0 +1,160 @@
+"""Programs that were once planned or written wrongly, each the smallest of its kind."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from thunder_mdfuse.executable import Executable
+from thunder_mdfuse.ir.text import parse
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDFUSE_BACKEND", "emulate")
+
+
+def run(text: str, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    executable = Executable(parse(text), "once")
+    found = executable.run(inputs)
+    assert executable.last is not None
+    assert all(s.kind == "kernel" for s in executable.last.plan.steps)
+    assert all(isinstance(x, torch.Tensor) for x in found)
+    return found  # type: ignore[return-value]
+
+
+def test_a_choice_between_numbers_has_their_dtype() -> None:
+    """Not that of the condition, in which all numbers but 0 are the same."""
+    text = """
+    global
+    %0 = input(position=0) : bool[3]
+    %1 = const(value='7.5', dtype=f64) : f64
+    %2 = const(value='-2.0', dtype=f64) : f64
+    %3 = where(%0, %1, %2) : f64[3]
+    return %3
+    """
+    (found,) = run(text, torch.tensor([True, False, True]))
+    assert found.tolist() == [7.5, -2.0, 7.5]
+
+
+@pytest.mark.parametrize("op", ["gt", "eq", "lt"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_number_is_compared_as_the_tensor_would_hold_it(op: str, dtype: str) -> None:
+    text = f"""
+    global
+    %0 = input(position=0) : {dtype}[3]
+    %1 = const(value='0.1', dtype=f64) : f64
+    %2 = {op}(%0, %1) : bool[3]
+    return %2
+    """
+    half = torch.bfloat16 if dtype == "bf16" else torch.float16
+    x = torch.tensor([0.1, 0.2, 0.0], dtype=half)
+    (found,) = run(text, x)
+    assert torch.equal(found, getattr(torch, op)(x, 0.1))
+
+
+def test_a_filled_half_tensor_holds_halves() -> None:
+    """2049 is no f16: what is cast from it is 2048."""
+    text = """
+    global
+    %0 = input(position=0) : f16[2]
+    %1 = const(value='2049.0', dtype=f64) : f64
+    %2 = full(%1; shape=[4], dtype=f16) : f16[4]
+    %3 = cast(%2; dtype=i32, user=true) : i32[4]
+    return %3
+    """
+    (found,) = run(text, torch.zeros(2).half())
+    assert found.tolist() == [2048] * 4
+
+
+def test_eager_rounding_rounds_sums_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDFUSE_EAGER_ROUNDING", "1")
+    text = """
+    global
+    %0 = input(position=0) : bf16[1, 3]
+    %1 = sum(%0; dims=[1]) : bf16[1]
+    %2 = cast(%1; dtype=f32) : f32[1]
+    return %2
+    """
+    x = torch.tensor([[256.0, 0.5, 0.25]]).bfloat16()
+    (found,) = run(text, x)
+    assert torch.equal(found, x.sum(1).float())
+
+
+def _empty(shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.bfloat16).as_strided(tuple(shape), tuple(strides))
+
+
+def test_a_row_without_elements_reads_none() -> None:
+    """Not even what all elements of the row would share."""
+    text = """
+    global
+    %0 = input(position=0) : bf16[3, 0]
+    %1 = sum(%0; dims=[1]) : bf16[3]
+    %2 = add(%0, %0) : bf16[3, 0]
+    return %1, %2
+    """
+    total, twice = run(text, _empty((3, 0), (0, 0)))
+    assert torch.equal(total, torch.zeros(3).bfloat16())
+    assert twice.shape == (3, 0)
+
+
+def test_an_empty_result_without_strides_is_stored_by_column() -> None:
+    text = """
+    global
+    %0 = input(position=0) : bf16[0, 3, 8]
+    %1 = amax(%0; dims=[2]) : bf16[0, 3]
+    %2 = broadcast_in_dim(%1; shape=[0, 3, 1], dims=[0, 1], explicit=true) : bf16[0, 3, 1]
+    %3 = broadcast_in_dim(%2; shape=[0, 3, 8], dims=[0, 1, 2]) : bf16[0, 3, 8]
+    %4 = mul(%0, %3) : bf16[0, 3, 8]
+    return %4
+    """
+    x = _empty((0, 3, 8), (3, 1, 3))
+    (found,) = run(text, x)
+    assert (found.shape, found.stride()) == (x.shape, (x * x.amax(2, keepdim=True)).stride())
+
+
+def test_a_reduction_over_no_dims_is_its_operand() -> None:
+    text = """
+    global
+    %0 = input(position=0) : f32[4, 6]
+    %1 = sum(%0; dims=[]) : f32[4, 6]
+    %2 = amax(%0; dims=[]) : f32[4, 6]
+    return %1, %2
+    """
+    x = torch.randn(4, 6)
+    assert all(torch.equal(found, x) for found in run(text, x))
+
+
+def test_what_a_mask_leaves_out_may_be_divided_by() -> None:
+    """The second part's divisor reads 0 where the first part is meant."""
+    text = """
+    global
+    %0 = input(position=0) : i32[4]
+    %1 = input(position=1) : i32[4]
+    %2 = floor_div(%0, %1) : i32[4]
+    %3 = cat(%0, %2; dim=0) : i32[8]
+    return %3
+    """
+    x, y = torch.tensor([7, 8, 9, -10]).int(), torch.tensor([2, 3, -4, 5]).int()
+    (found,) = run(text, x, y)
+    assert torch.equal(found, torch.cat([x, x // y]))
+
+
+def test_a_draw_whose_seed_is_a_reduction() -> None:
+    """It can be made only when the reduction has ended."""
+    text = """
+    global
+    %0 = input(position=0) : i64[8]
+    %1 = sum(%0; dims=[0]) : i64[]
+    %2 = const(value='0', dtype=i64) : i64
+    %3 = uniform(%1, %2; shape=[8], dtype=f32) : f32[8]
+    %4 = cast(%0; dtype=f32) : f32[8]
+    %5 = add(%3, %4) : f32[8]
+    return %5
+    """
+    x = torch.arange(8)
+    (found,) = run(text, x)
+    assert bool(((found - x >= 0) & (found - x < 1)).all())
+    (again,) = run(text, x.flip(0))
+    torch.testing.assert_close(again - x.flip(0), found - x)
