@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).with_name("dtensor_ranks.py")
 )
 def test_programs_equal_eager_dtensor(launcher: str, ranks: int, kind: str, tmp_path: Path) -> None:
     env = {"XDG_RUNTIME_DIR": str(tmp_path), "MDFUSE_BACKEND": "reference"}
-    output = run_ranks(SCRIPT, ranks, launcher, timeout=110, args=[kind], env=env)
+    output = run_ranks(SCRIPT, ranks, launcher, timeout=240, args=[kind], env=env)
     for rank in range(ranks):
         assert f"rank {rank} ok" in output, output
 
@@ -26,7 +26,7 @@ def test_programs_equal_eager_dtensor_in_the_emulator(tmp_path: Path) -> None:
         "MDFUSE_BACKEND": "emulate",
         "MDFUSE_EMULATOR_ORDERS": "1",
     }
-    output = run_ranks(SCRIPT, 2, "spawn", timeout=110, args=["programs"], env=env)
+    output = run_ranks(SCRIPT, 2, "spawn", timeout=240, args=["programs"], env=env)
     for rank in range(2):
         assert f"rank {rank} ok" in output, output
 
