@@ -15,6 +15,7 @@ from thunder_mdfuse.ir.text import parse
 from thunder_mdfuse.runtime import program as program_module
 from thunder_mdfuse.runtime.aten import ATEN
 from thunder_mdfuse.runtime.program import BoundProgram
+from thunder_mdfuse.runtime.report import report
 from thunder_mdfuse.schedule.program import InputClass, plan_program
 from thunder_mdfuse.schedule.target import H200
 
@@ -181,3 +182,32 @@ def test_values_live_until_their_last_use(monkeypatch: pytest.MonkeyPatch) -> No
     # not its indices, which nobody wants.
     assert most == [0, 1, 1, 1, 2]
     assert sum(r() is not None for r in alive) == 0
+
+
+def test_the_report_has_kernels_aten_steps_and_collectives() -> None:
+    text = """
+    local mesh[tp=2] digest d
+    %0 = input(position=0) : f32[8, 16]
+    %1 = linear(%0, %0) : f32[8, 8]
+    %2 = all_reduce(%1; team='tp', ranks=2, op='sum') : f32[8, 8]
+    %3 = wait(%2) : f32[8, 8]
+    %4 = exp(%3) : f32[8, 8]
+    return %4
+    """
+    bound = bind(text, {"@tp": 0})
+    found = report(bound.plan, {"@tp": 0})
+    assert [(r.kind, r.name) for r in found] == [
+        ("aten", "linear"),
+        ("collective", "all_reduce"),
+        ("kernel", "kernel0"),
+    ]
+    size = 8 * 8 * 4
+    assert [(r.bytes_read, r.bytes_written) for r in found] == [
+        (2 * 8 * 16 * 4, size),
+        (size, size),
+        (size, size),
+    ]
+    # A ring over two ranks sends each half twice.
+    assert [r.wire_bytes for r in found] == [0, size, 0]
+    assert found[1].detail == "mesh axis tp, 2 ranks"
+    assert found[2].ops == ("exp",)

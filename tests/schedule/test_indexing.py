@@ -41,7 +41,7 @@ def _ranges(shape: Sequence[int]) -> dict[str, Size]:
 
 def _factored(rng: random.Random, count: int) -> list[int]:
     """A random shape of ``count`` elements."""
-    shape = []
+    shape: list[int] = []
     while count > 1 and len(shape) < 4:
         divisors = [f for f in (2, 3, 4, 5, 6) if count % f == 0] or [count]
         shape.append(rng.choice(divisors))

@@ -76,7 +76,14 @@ NUMBERS = (0.5, -1.5, 3.0, 0.1, -0.0, 2.0)
 
 def _unary(x: Known, name: str) -> Known:
     function = {**UNARY, **INTEGER_UNARY, **PREDICATES, "logical_not": torch.logical_not}[name]
-    return known.elementwise(function, (x,), function(x.eager))
+    result = known.elementwise(function, (x,), function(x.eager))
+    return _without_signs_of_nan(result, x) if name == "signbit" else result
+
+
+def _without_signs_of_nan(result: Known, sign: Known) -> Known:
+    """What the sign of a computed NaN decides differs between libraries of math functions."""
+    doubt = torch.where(sign.value.isnan(), torch.inf, result.doubt)
+    return Known(result.eager, result.value, doubt)
 
 
 def _draw_unary(rng: random.Random, draft: Draft) -> Step | None:
@@ -99,7 +106,8 @@ FAMILIES["unary"] = Family(_draw_unary, _unary, lambda b, x, name: b.op(name, (x
 def _binary(a: Known, b: Known, name: str, kind: str) -> Known:
     tables = {"float": BINARY, "integer": INTEGER_BINARY, "compare": COMPARISONS, "logic": LOGIC}
     function = tables[kind][name]
-    return known.elementwise(function, (a, b), function(a.eager, b.eager))
+    result = known.elementwise(function, (a, b), function(a.eager, b.eager))
+    return _without_signs_of_nan(result, b) if name == "copysign" else result
 
 
 def _draw_binary(rng: random.Random, draft: Draft) -> Step | None:
