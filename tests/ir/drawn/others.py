@@ -64,39 +64,40 @@ def _zeros(b: Builder, shape: tuple[Any, ...]) -> Use:
     return b.op("full", (b.const(0),), at.FactoryAttrs(shape, DType.I64))[0]
 
 
-def _index(*shape: int) -> torch.Tensor:
-    return torch.zeros(shape, dtype=torch.int64)
+def _index(x: torch.Tensor, *shape: int) -> torch.Tensor:
+    """An index into ``x``, where ``x`` is."""
+    return torch.zeros(shape, dtype=torch.int64, device=x.device)
 
 
 INDEXED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "take": (
-        lambda x, dim: x.index_select(dim, _index(3)),
+        lambda x, dim: x.index_select(dim, _index(x, 3)),
         lambda b, x, dim: b.op("take", (x, _zeros(b, (3,))), at.DimAttrs(dim))[0],
     ),
     "gather": (
-        lambda x, dim: x.gather(dim, _index(*x.shape)),
+        lambda x, dim: x.gather(dim, _index(x, *x.shape)),
         lambda b, x, dim: b.op("gather", (x, _zeros(b, b.tensor(x).shape)), at.DimAttrs(dim))[0],
     ),
     "take_along_dim": (
-        lambda x, dim: x.take_along_dim(_index(*x.shape), dim),
+        lambda x, dim: x.take_along_dim(_index(x, *x.shape), dim),
         lambda b, x, dim: b.op(
             "take_along_axis", (x, _zeros(b, b.tensor(x).shape)), at.DimAttrs(dim)
         )[0],
     ),
     "scatter": (
-        lambda x, dim: x.scatter(dim, _index(*x.shape), x),
+        lambda x, dim: x.scatter(dim, _index(x, *x.shape), x),
         lambda b, x, dim: b.op("scatter", (x, _zeros(b, b.tensor(x).shape), x), at.DimAttrs(dim))[
             0
         ],
     ),
     "scatter_add": (
-        lambda x, dim: x.scatter_add(dim, _index(*x.shape), x),
+        lambda x, dim: x.scatter_add(dim, _index(x, *x.shape), x),
         lambda b, x, dim: b.op(
             "scatter_add", (x, _zeros(b, b.tensor(x).shape), x), at.DimAttrs(dim)
         )[0],
     ),
     "index_add": (
-        lambda x, dim: x.index_add(dim, _index(x.size(dim)), x),
+        lambda x, dim: x.index_add(dim, _index(x, x.size(dim)), x),
         lambda b, x, dim: b.op(
             "index_add", (x, _zeros(b, (b.tensor(x).shape[dim],)), x), at.DimAttrs(dim)
         )[0],
