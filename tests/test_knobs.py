@@ -16,6 +16,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith("MDFUSE_"):
             monkeypatch.delenv(name)
     monkeypatch.setattr(knobs, "_warned", set())
+    monkeypatch.setattr(knobs, "_scanned", 0)
 
 
 @pytest.mark.parametrize("name", knobs.KNOBS)

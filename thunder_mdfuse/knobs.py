@@ -84,6 +84,7 @@ KNOBS: dict[str, Knob] = {
 }
 
 _warned: set[str] = set()
+_scanned = 0
 
 
 def value(name: str) -> object:
@@ -98,6 +99,14 @@ def value(name: str) -> object:
 
 
 def _warn_unknown() -> None:
+    """Look for unknown names when there are more or fewer variables than at the last look.
+
+    Reading all of them takes 30 us, and a knob is read at each call of a program.
+    """
+    global _scanned
+    if len(os.environ) == _scanned:
+        return
+    _scanned = len(os.environ)
     for name in os.environ:
         if name.startswith("MDFUSE_") and name not in KNOBS and name not in _warned:
             _warned.add(name)
