@@ -1,4 +1,4 @@
-"""Planning and writing kernels takes milliseconds, and twice the time for twice the ops.
+"""Planning and writing kernels takes milliseconds, in proportion to the number of ops.
 
 Processor time is measured, and the best of several runs is compared, because the machine may have
 other things to do.
@@ -87,9 +87,10 @@ def test_thirty_ops_take_less_than_50_ms(program: Callable[[int], Fusion]) -> No
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
-def test_time_is_not_quadratic(program: Callable[[int], Fusion]) -> None:
-    ratio = _seconds(program(500), 4) / _seconds(program(250), 4)
-    assert ratio < 3, ratio
+def test_time_grows_with_the_ops_up_to_two_thousand(program: Callable[[int], Fusion]) -> None:
+    """Eight times the ops: about 8 times the time, where a quadratic step would take 64 times it."""
+    ratio = _seconds(program(2000), 2) / _seconds(program(250), 3)
+    assert ratio < 20, ratio
 
 
 def test_a_chain_of_thousands_is_lowered() -> None:
