@@ -15,7 +15,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from thunder_mdfuse import knobs, pipeline
-from thunder_mdfuse.codegen.cuda import KernelText
+from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.comm.agreement import agree
 from thunder_mdfuse.comm.team import axis_names
 from thunder_mdfuse.compile.device import current_target, default_target

@@ -11,7 +11,8 @@ program after each.
 from collections.abc import Callable, Mapping, Sequence
 
 from thunder_mdfuse import knobs
-from thunder_mdfuse.codegen.cuda import KernelText, write_kernel
+from thunder_mdfuse.codegen.cuda import write_kernel
+from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.dump import Dump
 from thunder_mdfuse.ir.decompose import decompose
 from thunder_mdfuse.ir.graph import Fusion

@@ -15,7 +15,8 @@ from schedule.programs import (
     tensor,
 )
 
-from thunder_mdfuse.codegen.cuda import KernelText, write_kernel
+from thunder_mdfuse.codegen.cuda import write_kernel
+from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.decompose import decompose
 from thunder_mdfuse.ir.graph import Builder, Fusion, Use

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from thunder_mdfuse.codegen.cuda import KernelText, write_kernel
+from thunder_mdfuse.codegen.cuda import write_kernel
+from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.compile.emulate import Allocation, build, poison
 from thunder_mdfuse.compile.nvrtc import compile_cubin, resource_usage
 from thunder_mdfuse.compile.sources import device_headers

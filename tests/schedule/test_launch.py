@@ -6,7 +6,8 @@ import pytest
 import torch
 from schedule.programs import RMS_NORM, tensor
 
-from thunder_mdfuse.codegen.cuda import KernelText, write_kernel
+from thunder_mdfuse.codegen.cuda import write_kernel
+from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.compile.nvrtc import compile_cubin, resource_usage
 from thunder_mdfuse.compile.sources import device_headers
 from thunder_mdfuse.ir import attrs as at

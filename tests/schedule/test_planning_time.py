@@ -88,7 +88,7 @@ def test_thirty_ops_take_less_than_50_ms(program: Callable[[int], Fusion]) -> No
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_time_grows_with_the_ops_up_to_two_thousand(program: Callable[[int], Fusion]) -> None:
-    """Eight times the ops: about 8 times the time, where a quadratic step would take 64 times it."""
+    """Eight times the ops take about 8 times the time; a quadratic step would make that 64."""
     ratio = _seconds(program(2000), 2) / _seconds(program(250), 3)
     assert ratio < 20, ratio
 

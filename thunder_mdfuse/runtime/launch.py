@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from thunder_mdfuse.codegen.cuda import KernelText
+from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.compile.cache import cached_cubin, cached_cubins
 from thunder_mdfuse.compile.emulate import Allocation, build, poison
 from thunder_mdfuse.compile.module import check_parameters, encode, load, raw_stream

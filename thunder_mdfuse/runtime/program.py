@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from thunder_mdfuse.codegen.cuda import KernelText
+from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.errors import ProgramError
 from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Use

@@ -1,0 +1,114 @@
+"""What the writers of all families share: a kernel's arguments, its head and its finished text.
+
+Names depend on the plan alone, so equal plans give equal text and an unrelated change moves
+nothing.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from thunder_mdfuse.codegen import mailbox
+from thunder_mdfuse.codegen.body import BodyWriter
+from thunder_mdfuse.codegen.exprs import CPP_TYPES
+from thunder_mdfuse.codegen.index import Arguments
+from thunder_mdfuse.codegen.statements import Block, render
+from thunder_mdfuse.errors import CodegenError
+from thunder_mdfuse.ir.sizes import Size, product, symbols
+from thunder_mdfuse.schedule.plan import KernelPlan, Load, Scalar, Store
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel's source and what to pass: buffers in the plan's order, then ``sizes``, then
+    ``scalars``.
+
+    ``blocks``: grid size; ``shared``: bytes of dynamic shared memory. Sizes are i64 when
+    ``plan.launch.wide_index``, else i32.
+    """
+
+    plan: KernelPlan
+    entry: str
+    source: str
+    sizes: tuple[Size, ...]
+    scalars: tuple[Scalar, ...]
+    blocks: Size
+    shared: int
+
+
+class KernelWriter:
+    """One kernel in the making; each family has a subclass that fills ``top`` and ``finish``es."""
+
+    def __init__(self, plan: KernelPlan) -> None:
+        self.plan, self.launch = plan, plan.launch
+        self.index = "mdf::i64" if plan.launch.wide_index else "mdf::i32"
+        self.arguments = Arguments()
+        self.scalars: list[Scalar] = []
+        self.column_names = {a.name for a in plan.columns}
+        self.top = Block()
+        self.body = BodyWriter(plan, self.arguments, self.scalars, self.index)
+        self.rows = product(a.extent for a in plan.rows)
+        self.length = product(a.extent for a in plan.columns)
+        self.shared = 0
+        self._check()
+
+    def write(self) -> KernelText:
+        """The kernel's text."""
+        raise NotImplementedError
+
+    def finish(self, blocks: Size) -> KernelText:
+        """The text of what ``top`` holds, for a grid of ``blocks`` blocks."""
+        source, entry = self._source()
+        return KernelText(
+            self.plan,
+            entry,
+            source,
+            tuple(self.arguments.sizes),
+            tuple(self.scalars),
+            blocks,
+            self.shared,
+        )
+
+    def _check(self) -> None:
+        loads = [i.detail for i in self.plan.body if isinstance(i.detail, Load)]
+        for n, buffer in enumerate(self.plan.buffers):
+            if mailbox.is_mailbox(buffer):
+                mine = [load for load in loads if load.buffer == n]
+                mailbox.check(buffer, mine, self.launch.vector)
+            elif buffer.space not in ("global", "workspace", "counters"):
+                raise CodegenError(f"buffer {buffer.value} lives in unknown space {buffer.space!r}")
+
+    def _wide(self, number: str) -> str:
+        """A 32-bit number in the type of offsets, so that products with it have all their bits."""
+        return f"static_cast<{self.index}>({number})" if self.launch.wide_index else number
+
+    def _moves(self, store: Store) -> bool:
+        """Whether the store is made for each column; an empty tensor may have no stride there."""
+        depends = self.plan.body[store.value].depends
+        return bool((symbols(store.offset) | depends) & self.column_names)
+
+    def _source(self) -> tuple[str, str]:
+        written = {b.value for b in self.plan.buffers if b.written}
+        parameters = []
+        for n, buffer in enumerate(self.plan.buffers):
+            cpp = CPP_TYPES[buffer.dtype]
+            if mailbox.is_mailbox(buffer):
+                parameters.append(f"MDF_IN(mdf::u64) b{n}")
+            elif buffer.space in ("workspace", "counters"):
+                parameters.append(f"MDF_INOUT({cpp}) b{n}")
+            elif buffer.written:
+                parameters.append(f"MDF_OUT({cpp}) b{n}")
+            elif buffer.value in written:
+                parameters.append(f"const {cpp}* b{n}")
+            else:
+                parameters.append(f"MDF_IN({cpp}) b{n}")
+        parameters += [f"const {self.index} {p}" for p in self.arguments.sizes.values()]
+        parameters += [f"const {CPP_TYPES[s.dtype]} s{n}" for n, s in enumerate(self.scalars)]
+        text = render(self.top.body, 1)
+        digest = hashlib.sha256("\n".join((*parameters, text)).encode()).hexdigest()[:10]
+        entry = f"mdf_{self.plan.family}_{digest}"
+        bounds = f"{self.launch.threads}"
+        if self.launch.blocks:
+            bounds += f", {self.launch.blocks}"
+        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {entry}('
+        listing = ",\n    ".join(parameters)
+        return f'#include "mdfuse.cuh"\n\n{head}\n    {listing}) {{\n{text}\n}}\n', entry

@@ -1,0 +1,221 @@
+"""Kernels whose work items lie along rows: pointwise ones and reductions of rows.
+
+k(b0, b1, ..., p0, p1, ..., s0, ...)      buffers, sizes, scalars
+  row = which row this group of threads has        (family row)
+  for each phase:
+    load what later phases use too, all items first, so that many loads are in flight
+    for each item, for each lane: the body; accumulate; store
+    combine the accumulators of the group
+"""
+
+from thunder_mdfuse.codegen import mailbox
+from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor
+from thunder_mdfuse.codegen.index import IndexPrinter
+from thunder_mdfuse.codegen.kernel import KernelText, KernelWriter
+from thunder_mdfuse.codegen.statements import Block
+from thunder_mdfuse.ir.sizes import Size, product
+from thunder_mdfuse.ir.types import DType
+from thunder_mdfuse.schedule.axes import positions
+from thunder_mdfuse.schedule.launch import (
+    MOST_UNROLLED,
+    held_instructions,
+    needed_in,
+    store_phase,
+)
+from thunder_mdfuse.schedule.plan import Instr, KernelPlan, Load, Store
+
+
+class RowsWriter(KernelWriter):
+    """Writes kernels of the families ``pointwise`` and ``row``."""
+
+    def __init__(self, plan: KernelPlan) -> None:
+        super().__init__(plan)
+        self.held = held_instructions(plan)
+        # The phase that fetches what is held: not always the first one of the kernel.
+        self.fetched_in = {
+            at: next(p for p in range(plan.phases) if at in needed_in(plan, p)) for at in self.held
+        }
+        self.shares_rows = plan.launch.parts != 1
+
+    def write(self) -> KernelText:
+        """The kernel's text."""
+        if self.plan.family == "row":
+            self._open_rows()
+        else:
+            self.body.row_statements(self.top, 0)
+        accumulators = [i for i in self.plan.body if i.op.startswith("reduce_")]
+        self._declare_scratch([i.dtype.compute for i in accumulators])
+        self._declare_held()
+        for phase in range(self.plan.phases):
+            self._phase(phase)
+        return self.finish(self._blocks())
+
+    def _open_rows(self) -> None:
+        per_block = self.launch.threads // self.launch.group
+        rows = product(a.extent for a in self.plan.rows)
+        if self.shares_rows:
+            parts = self.arguments.name(self.launch.parts)
+            self.top.add(f"const {self.index} row = blockIdx.x / {parts};")
+            self.top.add(f"const {self.index} part = blockIdx.x % {parts};")
+        elif per_block == 1:
+            self.top.add(f"const {self.index} row = blockIdx.x;")
+        else:
+            total = self.arguments.name(rows)
+            mine = f"{self._wide('blockIdx.x')} * {per_block} + threadIdx.x / {self.launch.group}"
+            self.top.add(f"const {self.index} mine = {mine};")
+            self.top.add(f"const bool live = MDF_IN_BOUNDS(mine < {total});")
+            # A group past the end works on row 0 again, since all threads have to meet barriers.
+            self.top.add(f"const {self.index} row = live ? mine : 0;")
+        flat = IndexPrinter(self.arguments, {"row": "row"})
+        for name, value in positions(self.plan.rows, "row").items():
+            self.top.add(f"const {self.index} {name} = {flat(value)};")
+        if self.launch.group == self.launch.threads:
+            self.top.add("const mdf::i32 lane = threadIdx.x;")
+        else:
+            self.top.add(f"const mdf::i32 lane = threadIdx.x % {self.launch.group};")
+        self.body.row_statements(self.top, 0)
+
+    def _declare_scratch(self, dtypes: list[DType]) -> None:
+        for dtype in dict.fromkeys(dtypes):
+            if self.launch.group > 32:
+                cpp = CPP_TYPES[dtype]
+                count = self.launch.threads // 32
+                self.top.add(f"MDF_SHARED({cpp}, scratch_{dtype}, {count});")
+
+    def _declare_held(self) -> None:
+        for at in self.held if self.launch.hold != "none" else []:
+            load = self.plan.body[at].detail
+            assert isinstance(load, Load)
+            if self.launch.hold == "registers":
+                self.top.add(f"{self.body.vector_type(at)} h{at}[{self.launch.items}];")
+                continue
+            dtype = self.plan.buffers[load.buffer].dtype
+            count = self.launch.threads * self.launch.items * self.launch.vector
+            array = f"{CPP_TYPES[dtype]}, h{at}, {count}, {self.shared}"
+            self.top.add(f"MDF_DYNAMIC_SHARED_AT({array});")
+            self.shared += count * dtype.itemsize
+
+    def _blocks(self) -> Size:
+        if self.plan.family == "row":
+            rows = product(a.extent for a in self.plan.rows)
+            per_block = self.launch.threads // self.launch.group
+            blocks = rows if per_block == 1 else (rows + per_block - 1) // per_block
+            return blocks * self.launch.parts
+        chunk = self.launch.threads * self.launch.items * self.launch.vector
+        return (self.length + chunk - 1) // chunk
+
+    def _phase(self, phase: int) -> None:
+        reductions = [
+            (n, i)
+            for n, i in enumerate(self.plan.body)
+            if i.op.startswith("reduce_") and i.phase == phase + 1
+        ]
+        for n, instr in reductions:
+            cpp = CPP_TYPES[instr.dtype.compute]
+            self.top.add(f"{cpp} a{n} = {functor(instr.op, instr.dtype)}::identity<{cpp}>();")
+        stores = [s for s in self.plan.stores if store_phase(self.plan, s.value) == phase]
+        inside = [s for s in stores if self._moves(s)]
+        if reductions or inside:
+            self._loops(phase, [n for n, _ in reductions], inside)
+        for n, instr in reductions:
+            self._combine(n, instr.op, instr.dtype)
+        if reductions and self.shares_rows:
+            self._combine_parts(reductions)
+        if reductions:
+            self.body.row_statements(self.top, phase + 1)
+        once = [s for s in stores if not self._moves(s)]
+        if once:
+            self._store_once(once)
+
+    def _combine(self, n: int, op: str, dtype: DType) -> None:
+        cpp = CPP_TYPES[dtype.compute]
+        group, threads = self.launch.group, self.launch.threads
+        scratch = f", scratch_{dtype.compute}" if group > 32 else ""
+        width = f"{group}, {threads}" if group > 32 else f"{group}"
+        call = f"mdf::group_reduce<{functor(op, dtype)}, {width}>(a{n}{scratch})"
+        target = f"a{n}" if self.shares_rows else f"const {cpp} v{n}"
+        self.top.add(f"{target} = {call};")
+
+    def _combine_parts(self, reductions: list[tuple[int, Instr]]) -> None:
+        """All parts of a row leave their results; the last to arrive combines them in order."""
+        parts = self.arguments.name(self.launch.parts)
+        spaces = {
+            b.value.node: k for k, b in enumerate(self.plan.buffers) if b.space == "workspace"
+        }
+        (counters,) = [k for k, b in enumerate(self.plan.buffers) if b.space == "counters"]
+        first = self.top.open("if (lane == 0)")
+        for n, _ in reductions:
+            first.add(f"mdf::store1(b{spaces[n]}, row * {parts} + part, a{n});")
+        arrive = f"mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b{counters}), row, {parts})"
+        self.top.add(f"if (!{arrive}) return;")
+        for n, instr in reductions:
+            self.top.add(f"a{n} = {functor(instr.op, instr.dtype)}::identity<decltype(a{n})>();")
+        loop = self.top.open(f"for (mdf::i32 q = lane; q < {parts}; q += {self.launch.group})")
+        for n, instr in reductions:
+            other = f"mdf::load1(b{spaces[n]}, row * {parts} + q)"
+            loop.add(f"a{n} = {functor(instr.op, instr.dtype)}::apply(a{n}, {other});")
+        for n, instr in reductions:
+            cpp, scratch = CPP_TYPES[instr.dtype.compute], f"scratch_{instr.dtype.compute}"
+            kind = f"{functor(instr.op, instr.dtype)}, {self.launch.group}, {self.launch.threads}"
+            self.top.add(f"const {cpp} v{n} = mdf::group_reduce<{kind}>(a{n}, {scratch});")
+
+    def _store_once(self, stores: list[Store]) -> None:
+        first = "lane == 0" if self.plan.family == "row" else "threadIdx.x == 0"
+        if self.launch.threads != self.launch.group:
+            first += " && live"
+        inner = self.top.open(f"if ({first})")
+        for store in stores:
+            self.body.store_once(inner, store)
+
+    def _loops(self, phase: int, reductions: list[int], stores: list[Store]) -> None:
+        needed = sorted(needed_in(self.plan, phase))
+        early = [at for at in needed if self.fetched_in.get(at) == phase]
+        unrolled = self.launch.items <= MOST_UNROLLED and self.launch.hold != "none"
+        if self.launch.hold == "registers":
+            # What waits for other ranks comes last, when all other loads are under way.
+            waiting = [at for at in early if self._is_mailbox(at)]
+            for group in ([at for at in early if at not in waiting], waiting):
+                inner = self._item_loop(True) if group else Block()
+                for at in group:
+                    self.body.fetch(inner, at, f"h{at}[t]")
+        inner = self._item_loop(unrolled)
+        for at in needed:
+            if at in self.held and self.launch.hold != "none":
+                self._use_held(inner, at, phase)
+        skip = set(self.held) if self.launch.hold != "none" else set()
+        guard = "live" if self.launch.threads != self.launch.group else ""
+        self.body.element_statements(inner, needed, skip, reductions, stores, guard)
+
+    def _is_mailbox(self, at: int) -> bool:
+        load = self.plan.body[at].detail
+        return isinstance(load, Load) and mailbox.is_mailbox(self.plan.buffers[load.buffer])
+
+    def _use_held(self, inner: Block, at: int, phase: int) -> None:
+        if self.launch.hold == "registers":
+            inner.add(f"const {self.body.vector_type(at)} x{at} = h{at}[t];")
+            return
+        # Each thread reads only what it wrote itself, so shared memory needs no barrier here.
+        place = f"(t * {self.launch.threads} + threadIdx.x) * {self.launch.vector}"
+        if phase == self.fetched_in[at]:
+            self.body.fetch(inner, at, f"const {self.body.vector_type(at)} x{at}")
+            inner.add(f"mdf::store<{self.launch.vector}>(h{at}, {place}, x{at});")
+        else:
+            inner.add(f"const auto x{at} = mdf::load<{self.launch.vector}>(h{at}, {place});")
+
+    def _item_loop(self, unrolled: bool) -> Block:
+        """The loop over this thread's items, inside its bounds; sets the columns' symbols."""
+        pragma = "#pragma unroll" if unrolled else ""
+        loop = self.top.open(f"for (mdf::i32 t = 0; t < {self.launch.items}; ++t)", pragma)
+        vector, threads = self.launch.vector, self.launch.threads
+        if self.plan.family == "row":
+            step = f"(part * {self.launch.items} + t)" if self.shares_rows else self._wide("t")
+            loop.add(f"const {self.index} c = ({step} * {self.launch.group} + lane) * {vector};")
+        else:
+            block = f"(static_cast<{self.index}>(blockIdx.x) * {self.launch.items} + t)"
+            loop.add(f"const {self.index} c = ({block} * {threads} + threadIdx.x) * {vector};")
+        if not self.launch.exact:
+            loop = loop.open(f"if (MDF_IN_BOUNDS(c < {self.arguments.name(self.length)}))")
+        flat = IndexPrinter(self.arguments, {"c": "c"})
+        for name, value in positions(self.plan.columns, "c").items():
+            loop.add(f"const {self.index} {name} = {flat(value)};")
+        return loop
