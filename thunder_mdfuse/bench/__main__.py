@@ -8,103 +8,163 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Callable
+import time
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from thunder_mdfuse.bench.measure import Timing, captured, copy_reference, input_sets, interleaved
+from thunder_mdfuse.bench.cases import Call, error, prepared
+from thunder_mdfuse.bench.measure import (
+    Timing,
+    captured,
+    copy_reference,
+    host_time,
+    input_sets,
+    interleaved,
+)
 from thunder_mdfuse.bench.peers import PEERS, Unavailable
+from thunder_mdfuse.bench.plot import plot
 from thunder_mdfuse.bench.workloads import WORKLOADS, Workload
+
+Record = dict[str, Any]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the chosen workloads; 1 when a provider's result is wrong, 2 without a GPU."""
+    """Run the chosen workloads; 1 when our result is wrong or missing, 2 without a GPU."""
     options = _parser().parse_args(argv)
     if not torch.cuda.is_available():
         print("the benchmark measures a CUDA GPU, and torch finds none", file=sys.stderr)
         return 2
-    console = Console(width=120)
+    console = Console(width=140)
     device = torch.device("cuda", 0)
-    results = []
+    record: Record = {"environment": _environment(), "command": _command(options), "results": []}
     for name in track(options.workloads, "workloads", console=console):
-        results.append(_run(WORKLOADS[name], options.peers, device, console))
-    console.print(_table(results, options.peers))
-    record = {"environment": _environment(), "command": _command(options), "results": results}
-    if options.json:
-        Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
-    return int(any(not p["right"] for r in results for p in r["providers"].values()))
+        record["results"].append(_run(WORKLOADS[name], options.peers, device, console))
+        torch.cuda.empty_cache()
+        if options.json:  # after each, so that a run that is cut short leaves what it has
+            Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
+    console.print(_table(record["results"], options.peers))
+    if options.plot:
+        plot(record, Path(options.plot))
+    ours = [r["providers"].get("mdfuse") for r in record["results"]]
+    return int(any(p is None or not p["right"] for p in ours))
 
 
 def _command(options: argparse.Namespace) -> str:
     """The command to run for these results again."""
-    chosen = f"--workloads {','.join(options.workloads)} --peers {','.join(options.peers)}"
+    chosen = f"--peers {','.join(options.peers)}"
+    if options.workloads != list(WORKLOADS):
+        chosen = f"--workloads {','.join(options.workloads)} {chosen}"
     return f"python -m thunder_mdfuse.bench {chosen}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m thunder_mdfuse.bench", description=__doc__)
-    listed = lambda text: [item for item in text.split(",") if item]
-    parser.add_argument("--workloads", type=listed, default=list(WORKLOADS))
-    parser.add_argument("--peers", type=listed, default=["eager", "compile", "nvfuser"])
+    parser.add_argument(
+        "--workloads", type=_listed(WORKLOADS), default=list(WORKLOADS), help="names, by commas"
+    )
+    parser.add_argument(
+        "--peers",
+        type=_listed(PEERS),
+        default=["eager", "compile", "nvfuser", "liger"],
+        help=f"of {', '.join(p for p in PEERS if p != 'mdfuse')}",
+    )
     parser.add_argument("--json", help="file to write the results into")
+    parser.add_argument("--plot", help="PNG file for the plot of bandwidths (needs matplotlib)")
     return parser
 
 
-def _run(work: Workload, peers: list[str], device: torch.device, console: Console) -> dict:  # type: ignore[type-arg]
+def _listed(known: dict[str, Any]) -> Any:
+    """Parses names separated by commas; a prefix stands for all that begin with it."""
+
+    def parse(text: str) -> list[str]:
+        found: list[str] = []
+        for item in filter(None, text.split(",")):
+            matching = [item] if item in known else [k for k in known if k.startswith(item)]
+            if not matching:
+                raise argparse.ArgumentTypeError(f"{item!r} is none of {', '.join(known)}")
+            found += matching
+        return found
+
+    return parse
+
+
+def _run(work: Workload, peers: list[str], device: torch.device, console: Console) -> Record:
     torch.manual_seed(0)
-    sets = input_sets(lambda: work.make(device))
-    expected = work.function(*(t.float() for t in sets[0]))
-    calls: dict[str, Callable[..., object]] = {"copy": copy_reference(work.nbytes, device)}
-    graphs = {"copy": captured(calls["copy"], sets)}
-    checks: dict[str, float] = {}
+    sets = input_sets(lambda: work.make(device, *work.sizes))
+    copy = copy_reference(work.moved, device)
+    graphs = {"copy": captured(lambda: [copy])}
+    kept: list[object] = []
+    found: dict[str, Record] = {}
     for peer in ["mdfuse", *peers]:
         try:
-            # A graph holds no tensors, so every call stays alive until its graph has been replayed.
-            calls[peer] = call = PEERS[peer](work)
-            found = call(*sets[0])
-            checks[peer] = ((found.float() - expected).norm() / expected.norm()).item()
-            graphs[peer] = captured(call, sets)
+            call = PEERS[peer](work)
+            found[peer] = _checked(work, call, sets[0])
+            graphs[peer] = captured(lambda call=call: _thunks(work, call, sets, kept))  # type: ignore[misc]
+            if work.host:
+                found[peer]["host_us"] = host_time(prepared(work, call, sets[0]))
         except Unavailable as e:
             console.print(f"{work.name}: {peer} is left out: {e}")
+        except Exception as e:  # a peer's failure is a result, not the end of the run
+            console.print(f"{work.name}: {peer} failed: {type(e).__name__}: {e}")
+            found.pop(peer, None)
     times = interleaved(graphs)
-    copy = times.pop("copy")
-    providers = {peer: _record(t, copy, work, checks[peer]) for peer, t in times.items()}
+    base = times.pop("copy")
+    providers = {p: {**_record(t, base, work), **found[p]} for p, t in times.items()}
+    shape = "x".join(map(str, work.sizes))
+    title = f"{work.title} {shape}"
+    return {"workload": work.name, "title": title, "bytes": work.moved,
+            "copy_us": base.median, "providers": providers}  # fmt: skip
+
+
+def _checked(work: Workload, call: Call, inputs: tuple[torch.Tensor, ...]) -> Record:
+    begin = time.perf_counter()
+    off = error(work, call, inputs)
+    torch.cuda.synchronize()
     return {
-        "workload": work.name,
-        "title": work.title,
-        "copy_us": copy.median,
-        "providers": providers,
+        "error": off,
+        "right": off <= work.tolerance,
+        "first_s": time.perf_counter() - begin,
     }
 
 
-def _record(t: Timing, copy: Timing, work: Workload, error: float) -> dict[str, float | bool]:
+def _thunks(work: Workload, call: Call, sets: list[Any], kept: list[object]) -> list[Any]:
+    """The prepared calls. A graph holds no tensors, so they stay alive until it was replayed."""
+    calls = [prepared(work, call, inputs) for inputs in sets]
+    kept.append(calls)
+    return calls
+
+
+def _record(t: Timing, copy: Timing, work: Workload) -> Record:
     return {
         "us": t.median,
         "spread_us": t.spread,
         "ratio_to_copy": copy.median / t.median,
-        "tb_per_s": work.nbytes / t.median / 1e6,
-        "error": error,
-        "right": error <= work.tolerance,
+        "tb_per_s": work.moved / t.median / 1e6,
     }
 
 
-def _table(results: list, peers: list[str]) -> Table:  # type: ignore[type-arg]
-    table = Table(title="microseconds (ratio to a copy of the same bytes)")
+def _table(results: list[Record], peers: list[str]) -> Table:
+    table = Table(title="microseconds (ratio to a copy of the same bytes; host: host time)")
     names = ["mdfuse", *peers]
-    for column in ("workload", "copy", *names):
+    for column in ("", "workload", "copy", *names):
         table.add_column(column)
     for r in results:
-        cells = [r["title"], f"{r['copy_us']:.1f}"]
+        cells = [r["workload"], r["title"], f"{r['copy_us']:.1f}"]
         for name in names:
             p = r["providers"].get(name)
-            mark = "" if p is None or p["right"] else " WRONG"
-            cells.append("-" if p is None else f"{p['us']:.1f} ({p['ratio_to_copy']:.3f}){mark}")
+            if p is None:
+                cells.append("-")
+                continue
+            mark = "" if p["right"] else " WRONG"
+            host = f" host {p['host_us']:.0f}" if "host_us" in p else ""
+            cells.append(f"{p['us']:.1f} ({p['ratio_to_copy']:.3f}){host}{mark}")
         table.add_row(*cells)
     return table
 
@@ -116,13 +176,14 @@ def _environment() -> dict[str, str]:
         except PackageNotFoundError:
             return "not installed"
 
+    packages = ("lightning-thunder", "cuda-core", "liger-kernel", "quack-kernels")
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "gpu": torch.cuda.get_device_name(0),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
-        **{p: installed(p) for p in ("lightning-thunder", "cuda-core", "liger-kernel")},
+        **{p: installed(p) for p in packages},
     }
 
 

@@ -1,17 +1,18 @@
 """Timing on a GPU: CUDA-graph replays of many calls over rotating inputs, providers interleaved.
 
 One call's time is a replay's time over its calls. Rounds take the providers in rotated order, so
-that clocks
-and temperature treat all alike; a figure is the median over rounds. Inputs rotate over sets larger
-than
-four times the L2 cache.
+that clocks and temperature treat all alike; a figure is the median over rounds. Inputs rotate over
+sets larger than four times the L2 cache.
 """
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+
+Thunk = Callable[[], object]
 
 CALLS = 20
 ROUNDS = 7
@@ -28,7 +29,7 @@ class Timing:
 
 
 def input_sets(make: Callable[[], tuple[torch.Tensor, ...]]) -> list[tuple[torch.Tensor, ...]]:
-    """Enough sets of inputs that reuse is further apart than four L2 caches."""
+    """Enough sets of inputs that reuse is further apart than four L2 caches, if 20 are enough."""
     sets = [make()]
     one = sum(t.nbytes for t in sets[0])
     while len(sets) * one < 4 * L2_BYTES and len(sets) < CALLS:
@@ -36,22 +37,36 @@ def input_sets(make: Callable[[], tuple[torch.Tensor, ...]]) -> list[tuple[torch
     return sets
 
 
-def captured(
-    call: Callable[..., object], sets: Sequence[tuple[torch.Tensor, ...]]
-) -> torch.cuda.CUDAGraph:
-    """A graph of ``CALLS`` calls, warmed up (and so compiled) before capture."""
+def captured(thunks: Callable[[], Sequence[Thunk]]) -> torch.cuda.CUDAGraph:
+    """A graph of ``CALLS`` calls of what ``thunks`` prepares, warmed up before capture.
+
+    Everything runs on one stream: a gradient is computed on the stream of its forward.
+    """
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for inputs in [*sets, sets[0]]:
-            call(*inputs)
-    torch.cuda.current_stream().wait_stream(side)
+        calls = thunks()
+        for call in [*calls, calls[0]]:
+            call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):
         for i in range(CALLS):
-            call(*sets[i % len(sets)])
+            calls[i % len(calls)]()
     return graph
+
+
+def host_time(call: Thunk, seconds: float = 0.2) -> float:
+    """Microseconds that the host is busy with one call; the GPU catches up in between."""
+    batch, times = 20, []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(batch):
+            call()
+        times.append((time.perf_counter() - begin) / batch)
+    return statistics.median(times) * 1e6
 
 
 def interleaved(graphs: dict[str, torch.cuda.CUDAGraph]) -> dict[str, Timing]:
@@ -75,7 +90,7 @@ def interleaved(graphs: dict[str, torch.cuda.CUDAGraph]) -> dict[str, Timing]:
     return {name: Timing(statistics.median(s), max(s) - min(s)) for name, s in samples.items()}
 
 
-def copy_reference(nbytes: int, device: torch.device) -> Callable[..., object]:
+def copy_reference(nbytes: int, device: torch.device) -> Thunk:
     """A call that copies ``nbytes / 2`` bytes, so that it moves ``nbytes``: the ratio's
     denominator.
 
@@ -86,7 +101,7 @@ def copy_reference(nbytes: int, device: torch.device) -> Callable[..., object]:
     gap = torch.empty(3 << 16, dtype=torch.uint8, device=device)
     target = torch.empty(half, dtype=torch.uint8, device=device)
 
-    def call(*_: torch.Tensor) -> object:
+    def call() -> object:
         return target.copy_(source), gap
 
     return call

@@ -3,19 +3,21 @@
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import torch
 
+from thunder_mdfuse.bench.functions import EPS
 from thunder_mdfuse.bench.workloads import Workload
 from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.thunder.executor import mdfuse_executor
 from thunder_mdfuse.thunder.frontend import jit
 
-Call = Callable[..., torch.Tensor]
+Call = Callable[..., Any]
 
 
 class Unavailable(Exception):
-    """A peer that is not installed here, or that refuses the workload."""
+    """A peer that is not installed here, or that has nothing for the workload."""
 
 
 def _thunder(executor: str) -> Callable[[Workload], Call]:
@@ -45,9 +47,43 @@ def _compile(work: Workload) -> Call:
     return call
 
 
+# What Liger has for a function, given its module of functions.
+LIGER: dict[str, Callable[[Any], Call]] = {
+    "rms_norm": lambda m: lambda x, w: m.liger_rms_norm(x, w, EPS),
+    "add_rms_norm": lambda m: lambda x, r, w: m.liger_fused_add_rms_norm(x, r, w, EPS)[::-1],
+    "layer_norm": lambda m: lambda x, w, b: m.liger_layer_norm(x, w, b, EPS),
+    "softmax": lambda m: m.liger_softmax,
+    "swiglu": lambda m: m.liger_swiglu,
+    "cross_entropy": lambda m: m.liger_cross_entropy,
+}
+# The same for QuACK.
+QUACK: dict[str, Callable[[Any], Call]] = {
+    "rms_norm": lambda m: lambda x, w: m.rmsnorm(x, w, eps=EPS),
+    "softmax": lambda m: m.softmax,
+    "cross_entropy": lambda m: lambda x, t: m.cross_entropy(x, t, reduction="mean"),
+}
+
+
+def _library(
+    module: str, title: str, table: dict[str, Callable[[Any], Call]]
+) -> Callable[[Workload], Call]:
+    def make(work: Workload) -> Call:
+        found = table.get(work.function.__name__)
+        if found is None:
+            raise Unavailable(f"{title} has no {work.function.__name__}")
+        try:
+            return found(import_module(module))
+        except ImportError as e:
+            raise Unavailable(f"{module} cannot be imported: {e}") from e
+
+    return make
+
+
 PEERS: dict[str, Callable[[Workload], Call]] = {
     "mdfuse": _thunder(mdfuse_executor.name),
     "eager": lambda work: work.function,
     "compile": _compile,
     "nvfuser": _nvfuser,
+    "liger": _library("liger_kernel.transformers.functional", "Liger", LIGER),
+    "quack": _library("quack", "QuACK", QUACK),
 }

@@ -1,0 +1,86 @@
+"""The benchmark measures what it says: right providers pass its checks, wrong ones do not."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from thunder_mdfuse.bench import functions as fn
+from thunder_mdfuse.bench.__main__ import main
+from thunder_mdfuse.bench.cases import as_tuple, error, prepared
+from thunder_mdfuse.bench.peers import LIGER, PEERS, QUACK, Unavailable
+from thunder_mdfuse.bench.plot import plot
+from thunder_mdfuse.bench.workloads import WORKLOADS, Workload
+
+CPU = torch.device("cpu")
+SUITE = {f"B{n:02}" for n in range(1, 15)}
+
+
+def _inputs(work: Workload) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(1)
+    return work.make(CPU, *work.small)
+
+
+def test_the_whole_suite_is_there() -> None:
+    assert {name[:3] for name in WORKLOADS if name.startswith("B")} == SUITE
+
+
+@pytest.mark.parametrize("work", WORKLOADS.values(), ids=lambda w: w.name)
+def test_eager_passes_the_check(work: Workload) -> None:
+    assert error(work, work.function, _inputs(work)) <= work.tolerance
+    assert prepared(work, work.function, _inputs(work))() is not None
+
+
+@pytest.mark.parametrize("work", WORKLOADS.values(), ids=lambda w: w.name)
+def test_a_result_that_is_off_by_a_tenth_does_not(work: Workload) -> None:
+    def wrong(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = as_tuple(work.function(*inputs))
+        return tuple(o if o.dtype.itemsize == 1 else (o.float() * 1.1).to(o.dtype) for o in found)
+
+    assert error(work, wrong, _inputs(work)) > work.tolerance
+
+
+@pytest.mark.parametrize("work", WORKLOADS.values(), ids=lambda w: w.name)
+def test_bytes_are_those_of_inputs_and_outputs(work: Workload) -> None:
+    """To within the vectors and statistics that the model leaves out."""
+    inputs = tuple(torch.empty_like(t, device="meta") for t in work.make(CPU, *work.small))
+    big = max(t.numel() for t in inputs)
+    outputs = as_tuple(work.function(*inputs))
+    moved = sum(t.nbytes for t in (*inputs, *outputs) if 4 * t.numel() >= big)
+    if work.timed == "forward" and work.name != "B03":
+        assert work.nbytes(*work.small) == pytest.approx(moved, rel=0.13)
+
+
+def test_a_wrong_share_of_dropped_elements_is_seen() -> None:
+    work = WORKLOADS["B07f"]
+
+    def half(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> object:
+        h = torch.nn.functional.dropout(x, 0.5) * 0.5 / (1 - fn.DROPPED) + r
+        return h, fn.layer_norm(h, w, b)
+
+    assert error(work, half, _inputs(work)) == float("inf")
+
+
+def test_libraries_are_asked_only_for_what_they_have() -> None:
+    known = {w.function.__name__ for w in WORKLOADS.values()}
+    assert set(LIGER) <= known and set(QUACK) <= known
+    for peer in ("liger", "quack"):
+        with pytest.raises(Unavailable, match="has no transpose"):
+            PEERS[peer](WORKLOADS["B10a"])
+
+
+def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--workloads", "B99"])
+    assert "'B99' is none of B01" in capsys.readouterr().err
+
+
+def test_the_plot_shows_a_recorded_run(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the plot is drawn with matplotlib")
+    provider = {"us": 10.0, "tb_per_s": 4.0, "right": True}
+    result = {"workload": "B01", "title": "x", "bytes": 40_000_000, "copy_us": 9.5,
+              "providers": {"mdfuse": provider}}  # fmt: skip
+    record = {"environment": {"gpu": "g", "torch": "t", "date": "d"}, "results": [result]}
+    plot(json.loads(json.dumps(record)), tmp_path / "roofline.png")
+    assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")
