@@ -50,7 +50,7 @@ STDLIB_ONLY = {"errors", "knobs", "ir"}
 NO_DEVICE = {"sharding", "schedule", "codegen"}
 DEVICE_PACKAGES = {"torch", "thunder", "cuda", "triton", "cupy"}
 # What may be absent at run time, and so may be imported where it is used.
-OPTIONAL = {"thunder", "triton", "nvfuser_direct"}
+OPTIONAL = {"thunder", "triton", "nvfuser_direct", "liger_kernel", "quack", "matplotlib"}
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "misc", "manager", "managers"}
 

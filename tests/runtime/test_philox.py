@@ -114,26 +114,43 @@ def test_distribution():
         assert float(((counts - expected) ** 2 / expected).sum()) < 120
 
 
-def test_a_cpu_generator_gives_a_seed_of_its_own_to_each_draw():
+def _states(device: torch.device | None, draws: int) -> list[list[torch.Tensor]]:
     call = ATEN["rng_state"]
+    return [list(call([], RngAttrs(n, 10), [DType.I64] * 2, device)) for n in range(draws)]
+
+
+def test_each_draw_has_a_state_of_its_own_that_the_seed_decides():
     torch.manual_seed(3)
-    first, second = (call([], RngAttrs(draw, 10), [DType.I64] * 2) for draw in range(2))
-    assert first[0] != second[0]
-    assert first[1] == second[1] == 0
+    first, second = _states(None, 2)
+    assert first[0] != second[0] and first[1] != second[1]
     torch.manual_seed(3)
-    again = call([], RngAttrs(0, 10), [DType.I64] * 2)
-    assert again[0] == first[0]
-    assert again[0].dtype == torch.int64
-    assert again[0].shape == ()
+    (again,) = _states(None, 1)
+    assert torch.equal(torch.stack(again), torch.stack(first))
+    assert all(word.dtype is torch.int64 and word.shape == () for word in again)
 
 
 @pytest.mark.gpu
-def test_a_cuda_generator_advances():
+def test_on_cuda_too():
     device = torch.device("cuda")
     torch.cuda.manual_seed(11)
-    call = ATEN["rng_state"]
-    first, second = (call([], RngAttrs(n, 10), [DType.I64] * 2, device) for n in range(2))
-    assert first[0].item() == second[0].item() == 11
-    assert (first[1].item(), second[1].item()) == (0, 4)
+    first, second = _states(device, 2)
+    torch.cuda.manual_seed(11)
+    (again,) = _states(device, 1)
+    assert first[0] != second[0] and torch.equal(torch.stack(again), torch.stack(first))
     on_device = ATEN["uniform"](list(second), PhiloxAttrs((33,), DType.F32), [DType.F32])[0]
-    assert torch.equal(on_device.cpu(), uniform(11, 4, shape=(33,)))
+    seed, offset = (word.item() for word in second)
+    assert torch.equal(on_device.cpu(), uniform(seed, offset, shape=(33,)))
+
+
+@pytest.mark.gpu
+def test_replays_of_a_captured_graph_draw_anew():
+    device = torch.device("cuda")
+    _states(device, 1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (state,) = _states(device, 1)
+    found = set()
+    for _ in range(3):
+        graph.replay()
+        found.add((state[0].item(), state[1].item()))
+    assert len(found) == 3

@@ -144,7 +144,7 @@ def dropped_out_gradients(
     d_stream, dw, db = torch.autograd.grad(normed, (stream, w, b), dy)
     d_stream = d_stream + dh
     h = outputs[0].detach().float()
-    # Forward and backward have one mask; where x drowns in the rounding of h only the gradient says.
+    # Both passes have one mask; where x drowns in the rounding of h only the gradient tells it.
     clear = x.abs() > 0.05 * (h.abs() + r.abs())
     kept = torch.where(clear, _kept(x, r, h), gradients[0] != 0)
     dx = kept * d_stream / (1 - DROPPED)

@@ -65,16 +65,16 @@ QUACK: dict[str, Callable[[Any], Call]] = {
 
 
 def _library(
-    module: str, title: str, table: dict[str, Callable[[Any], Call]]
+    title: str, load: Callable[[], Any], table: dict[str, Callable[[Any], Call]]
 ) -> Callable[[Workload], Call]:
     def make(work: Workload) -> Call:
         found = table.get(work.function.__name__)
         if found is None:
             raise Unavailable(f"{title} has no {work.function.__name__}")
         try:
-            return found(import_module(module))
+            return found(load())
         except ImportError as e:
-            raise Unavailable(f"{module} cannot be imported: {e}") from e
+            raise Unavailable(f"{title} cannot be imported: {e}") from e
 
     return make
 
@@ -84,6 +84,8 @@ PEERS: dict[str, Callable[[Workload], Call]] = {
     "eager": lambda work: work.function,
     "compile": _compile,
     "nvfuser": _nvfuser,
-    "liger": _library("liger_kernel.transformers.functional", "Liger", LIGER),
-    "quack": _library("quack", "QuACK", QUACK),
+    "liger": _library(
+        "Liger", lambda: import_module("liger_kernel.transformers.functional"), LIGER
+    ),
+    "quack": _library("QuACK", lambda: import_module("quack"), QUACK),
 }

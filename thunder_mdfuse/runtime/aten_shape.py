@@ -216,19 +216,11 @@ def _rng_state(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A key and a counter offset that no other draw of the device's generator has.
 
-    On CUDA they are the generator's seed and philox offset, which advances by 4, its least step:
-    the offset is the high half of our counter, so one step is enough for any number of elements. A
-    CPU generator has no such state: a seed is drawn from it and the offset is 0.
+    They are drawn from it, so one step of the generator is enough for any number of elements, and a
+    captured graph has new ones at each replay, as all that torch draws.
     """
-    if device is not None and device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        generator = torch.cuda.default_generators[index]
-        seed, offset = generator.initial_seed(), generator.get_offset()
-        generator.set_offset(offset + 4)
-        signed = seed - (1 << 64) if seed >> 63 else seed
-        made = torch.tensor([signed, offset], dtype=torch.int64).to(device)
-        return made[0], made[1]
-    return torch.empty((), dtype=torch.int64).random_(), torch.zeros((), dtype=torch.int64)
+    made = torch.empty(2, dtype=torch.int64, device=device).random_()
+    return made[0], made[1]
 
 
 def _uniform(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:

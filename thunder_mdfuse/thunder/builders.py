@@ -262,16 +262,28 @@ def iota(v: Values, length: Any, *, start: Any, step: Any, device: Any, dtype: A
     return v.result("iota", (v.value(start), v.value(step)), attrs)
 
 
-def uniform(
-    v: Values, shape: Sequence[Any], low: Any, high: Any, *, device: Any, dtype: Any
-) -> Use:
-    """One draw from the device's generator, then counter-based numbers."""
-    dims = v.sizes(shape)
-    state = v.op("rng_state", (), at.RngAttrs(v.draws, sizes.product(dims)))
+def rng_state(v: Values, shape: Sequence[Any], *, device: Any) -> Results:
+    """Seed and offset of one draw from the device's generator, for a tensor of ``shape``."""
+    attrs = at.RngAttrs(v.draws, sizes.product(v.sizes(shape)))
     v.draws += 1
+    return v.result("rng_state", (), attrs)
+
+
+def philox(
+    v: Values,
+    shape: Sequence[Any],
+    low: Any,
+    high: Any,
+    seed: Any,
+    offset: Any,
+    *,
+    device: Any,
+    dtype: Any,
+) -> Results:
+    """Counter-based numbers: the same for the same seed and offset, whoever computes them."""
     least, most = (float(v.number(x).real) for x in (low, high))
-    attrs = at.PhiloxAttrs(dims, known_dtype(dtype), least, most)
-    return v.result("uniform", state, attrs)[0]
+    attrs = at.PhiloxAttrs(v.sizes(shape), known_dtype(dtype), least, most)
+    return v.result("uniform", (v.value(seed), v.value(offset)), attrs)
 
 
 def _index(v: Values, index: Any) -> Use:

@@ -15,6 +15,7 @@ from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
 from thunder_mdfuse.thunder import builders as b
+from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder import operators as op
 from thunder_mdfuse.thunder.reasons import Reason
@@ -25,9 +26,12 @@ Check = Callable[[BoundSymbol], Reason | None]
 
 @dataclass(frozen=True)
 class Claim:
-    """One row: ``build`` makes the IR nodes; ``check`` refuses what it could not build."""
+    """One row: ``build`` makes the IR nodes; ``check`` refuses what it could not build.
 
-    build: b.Build
+    Without ``build`` the symbol becomes others (``draws.py``) before a region is translated.
+    """
+
+    build: b.Build | None
     check: Check | None = None
 
 
@@ -121,7 +125,9 @@ CLAIMS: dict[Hashable, Claim] = {
     PrimIDs.COPY_: Claim(b.copy_),
     PrimIDs.FULL: Claim(b.full),
     PrimIDs.IOTA: Claim(b.iota, _iota),
-    PrimIDs.UNIFORM: Claim(b.uniform, _uniform),
+    PrimIDs.UNIFORM: Claim(None, _uniform),
+    draws.STATE: Claim(b.rng_state),
+    draws.NUMBERS: Claim(b.philox),
     PrimIDs.TAKE: Claim(b.take),
     PrimIDs.TAKE_ALONG_AXIS: Claim(b.gather("take_along_axis"), _has_dims),
     PrimIDs.GATHER: Claim(b.gather("gather"), _has_dims),

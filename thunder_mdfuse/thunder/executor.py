@@ -14,7 +14,6 @@ from typing import Any
 from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
-from thunder.core.rematerialization import rematerialize
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.executors.passes import update_fusion_call_ctx
@@ -22,6 +21,7 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_mdfuse import __version__, knobs
 from thunder_mdfuse.errors import ExecutorError
+from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import region as rg
 from thunder_mdfuse.thunder.claims import CLAIMS, leaf_refusal, refusal
 from thunder_mdfuse.thunder.dtensor_doors import open_doors
@@ -30,6 +30,7 @@ from thunder_mdfuse.thunder.fusion_call import FusionCall
 from thunder_mdfuse.thunder.grouping import Grouping, Kind
 from thunder_mdfuse.thunder.operators import register_operators
 from thunder_mdfuse.thunder.reasons import Reason
+from thunder_mdfuse.thunder.recompute import Piece, needed_of, recomputed
 
 NAME = "mdFusion"
 
@@ -123,9 +124,7 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         start = time.perf_counter_ns()
         work = _Pass(self, trace)
         fused = from_trace(trace)
-        fused.bound_symbols = work.run()
-        if work.may_rematerialize:
-            fused = rematerialize(fused)
+        fused.bound_symbols = work.run(fused)
         fused.bound_symbols = rg.without_dead_regions(fused.bound_symbols)
         fused = update_fusion_call_ctx(fused)
         compile_data = get_compile_data()
@@ -145,28 +144,49 @@ class _Pass:
         self.bsyms: list[BoundSymbol] = rg.with_shapes(trace.bound_symbols)
         self.unfused: list[Unfused] = []
         self.joint = any(b.sym.id is PrimIDs.GET_GRAD for b in self.bsyms)
-        self.reads = rg.count_reads(self.bsyms)
         self.numbers = rg.number_producers(self.bsyms)
         self.regions = 0
 
+    def run(self, trace: TraceCtx) -> list[BoundSymbol]:
+        """The symbols of ``trace``, in order, its regions as one each."""
+        ordered: list[Piece | list[BoundSymbol]] = []
+        for kind, group in Grouping(self.bsyms, self._fusible).groups():
+            refused = self._group_refusal(kind, group)
+            if kind is not None and refused is None:
+                leaves = [leaf for bsym in group for leaf in rg.flatten(bsym)]
+                ordered.append(Piece(kind, tuple(draws.split(leaves, trace))))
+                continue
+            ordered.append(group)
+            if refused is not None:
+                for bsym in group:
+                    self._note(bsym, refused)
+        pieces = [p for p in ordered if isinstance(p, Piece)]
+        others = [bsym for group in ordered if isinstance(group, list) for bsym in group]
+        if self._may_recompute:
+            pieces = recomputed(pieces, others)
+        return self._fused(ordered, pieces, needed_of(pieces, others))
+
     @property
-    def may_rematerialize(self) -> bool:
+    def _may_recompute(self) -> bool:
         """Recomputing would read a storage after a write to it, or need sizes that have no name."""
         symbolic = any(isinstance(p, NumberProxy) for b in self.bsyms for p in b.flat_proxy_outs)
         return not symbolic and not any(map(writes_of, self.bsyms))
 
-    def run(self) -> list[BoundSymbol]:
-        fused: list[BoundSymbol] = []
-        for kind, group in Grouping(self.bsyms, self._fusible).groups():
-            refused = self._group_refusal(kind, group)
-            if refused is None:
-                fused.append(self.executor.fuse(self._region(group), self.regions))
-                self.regions += 1
+    def _fused(
+        self,
+        ordered: Sequence[Piece | list[BoundSymbol]],
+        pieces: Sequence[Piece],
+        needed: set[str],
+    ) -> list[BoundSymbol]:
+        found: list[BoundSymbol] = []
+        ready = iter(pieces)
+        for group in ordered:
+            if isinstance(group, list):
+                found += group
                 continue
-            fused.extend(group)
-            for bsym in group:
-                self._note(bsym, refused)
-        return fused
+            found.append(self.executor.fuse(self._region(next(ready), needed), self.regions))
+            self.regions += 1
+        return found
 
     def _fusible(self, bsym: BoundSymbol) -> bool:
         return self._refusal(bsym) is None
@@ -187,10 +207,9 @@ class _Pass:
             return _NO_TENSOR
         return None if self.executor.get_fuel() else _NO_FUEL
 
-    def _region(self, group: Sequence[BoundSymbol]) -> rg.Region:
-        outputs = rg.outputs_of(group, self.reads, rg.count_reads(group))
-        leaves = [leaf for bsym in group for leaf in rg.flatten(bsym)]
-        return rg.Region(tuple(rg.with_numbers(leaves, self.numbers)), (), tuple(outputs))
+    def _region(self, piece: Piece, needed: set[str]) -> rg.Region:
+        leaves = rg.with_numbers(piece.leaves, self.numbers)
+        return rg.Region(tuple(leaves), (), tuple(rg.outputs_of(piece.own, needed)))
 
     def _note(self, bsym: BoundSymbol, reason: Reason) -> None:
         tensors = any(isinstance(p, TensorProxy) for p in bsym.flat_proxy_outs)

@@ -5,7 +5,6 @@ shapes are copied into the regions that need them, so that a region's sizes foll
 shapes.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,31 +107,15 @@ def _is_baked(p: Proxy) -> bool:
     return isinstance(p, NumberProxy) and p.is_static_constrained()
 
 
-def outputs_of(
-    bsyms: Sequence[BoundSymbol], used: dict[str, int], inside: dict[str, int]
-) -> list[Proxy]:
-    """Tensors that ``bsyms`` make and that something else reads, in order of appearance.
-
-    ``used`` counts all readers of a name in the trace, ``inside`` those among ``bsyms``.
-    """
+def outputs_of(bsyms: Sequence[BoundSymbol], needed: set[str]) -> list[Proxy]:
+    """Tensors that ``bsyms`` make and that something else needs, in order of appearance."""
     found: dict[str, Proxy] = {}
     for bsym in bsyms:
         given = {p.name for p in bsym.flat_proxy_args}
         for p in bsym.flat_proxy_outs:
-            if not isinstance(p, TensorProxy) or p.name in given:
-                continue
-            if used.get(p.name, 0) > inside.get(p.name, 0):
+            if isinstance(p, TensorProxy) and p.name not in given and p.name in needed:
                 found.setdefault(p.name, p)
     return list(found.values())
-
-
-def count_reads(bsyms: Iterable[BoundSymbol]) -> dict[str, int]:
-    """How many symbols read each name."""
-    counts: dict[str, int] = defaultdict(int)
-    for bsym in bsyms:
-        for name in {p.name for p in bsym.flat_proxy_args}:
-            counts[name] += 1
-    return counts
 
 
 def number_producers(bsyms: Iterable[BoundSymbol]) -> dict[str, BoundSymbol]:

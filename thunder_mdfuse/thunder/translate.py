@@ -60,7 +60,9 @@ def _translate_symbol(v: Values, bsym: BoundSymbol, pins: Mapping[str, Placement
     outs = tuple(bsym.flat_outs)
     names = (o.name if isinstance(o, Proxy) else "" for o in outs)
     v.begin(outs, tuple(pins.get(name) for name in names))
-    found = CLAIMS[bsym.sym.id].build(v, *bsym.args, **bsym.kwargs)
+    build = CLAIMS[bsym.sym.id].build
+    assert build is not None, f"{bsym.sym.name} was not rewritten before its translation"
+    found = build(v, *bsym.args, **bsym.kwargs)
     results = (found,) if isinstance(found, Use) or not isinstance(found, Sequence) else found
     for out, value in zip(outs, results, strict=True):
         if isinstance(out, TensorProxy) and isinstance(value, Use):
