@@ -31,7 +31,8 @@ def on_cpu(value: torch.Tensor) -> torch.Tensor:
     return whole.cpu().as_strided(value.shape, value.stride(), value.storage_offset())
 
 
-def run(program: Program) -> None:
+def run(program: Program) -> Executable:
+    """Raises ``AssertionError`` with the program's text when a call gives something wrong."""
     executable = Executable(program.fusion, f"random{program.seed}")
     for number, call in enumerate(program.calls):
         found = executable.run([*on_gpu(call), *call.numbers])
@@ -45,6 +46,7 @@ def run(program: Program) -> None:
             assert problem is None, (
                 f"seed {program.seed}, call {number}, output {i}: {problem}\n{program.text}"
             )
+    return executable
 
 
 @pytest.mark.parametrize("first", SEEDS[::50])

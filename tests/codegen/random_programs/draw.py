@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 import torch
-from codegen.random_programs import elementwise, moves
+from codegen.random_programs import along, elementwise, moves
 from codegen.random_programs.known import exactly
 from codegen.random_programs.program import DTYPES, FAMILIES, Call, Draft, Program, Step
 
@@ -13,7 +13,7 @@ from thunder_mdfuse.ir.sizes import Size, symbol
 from thunder_mdfuse.ir.text import render
 from thunder_mdfuse.ir.types import DType, ScalarType, TensorType
 
-__all__ = ["draw_program", "elementwise", "moves"]
+__all__ = ["along", "draw_program", "elementwise", "moves"]
 
 # 0, 1, small primes, powers of two and their neighbours.
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 127, 128, 129, 256, 1000)

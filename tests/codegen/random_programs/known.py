@@ -22,6 +22,11 @@ _UNIT = {
 }
 
 
+def unit(dtype: torch.dtype) -> float:
+    """How far a rounded number of ``dtype`` may be off, as a part of it."""
+    return _UNIT[dtype]
+
+
 @dataclass(frozen=True)
 class Known:
     """``value`` is f64 for floats, else of the eager dtype; ``doubt`` is f64 and at least 0."""
@@ -76,7 +81,7 @@ def elementwise(
         if not a.is_float:
             doubt = torch.where(a.doubt > 0, torch.inf, doubt)
         doubt = torch.where(a.doubt.isinf(), torch.inf, doubt)
-    return _settled(value, doubt * 1.1, eager)
+    return settled(value, doubt * 1.1, eager)
 
 
 def _shifted(a: Known, sign: float) -> torch.Tensor:
@@ -85,7 +90,7 @@ def _shifted(a: Known, sign: float) -> torch.Tensor:
     return a.value + sign * torch.where(a.doubt.isinf(), 0.0, a.doubt)
 
 
-def _settled(value: torch.Tensor, doubt: torch.Tensor, eager: torch.Tensor) -> Known:
+def settled(value: torch.Tensor, doubt: torch.Tensor, eager: torch.Tensor) -> Known:
     """A result in the eager dtype: rounded, or of no use where an integer may be another one."""
     if eager.is_floating_point():
         value = value.double()
@@ -101,9 +106,9 @@ def cast(x: Known, eager: torch.Tensor) -> Known:
     if not x.is_float:
         value = x.value.double() if dtype.is_floating_point else x.value.to(dtype)
         doubt = torch.where(x.doubt > 0, torch.inf, 0.0)
-        return _settled(value, doubt, eager)
+        return settled(value, doubt, eager)
     if dtype.is_floating_point:
-        return _settled(x.value, x.doubt, eager)
+        return settled(x.value, x.doubt, eager)
     if dtype == torch.bool:
         unclear = (x.doubt > 0) & (x.value.abs() <= x.doubt)
         unclear |= x.doubt.isinf()
@@ -121,7 +126,7 @@ def where(condition: Known, a: Known, b: Known, eager: torch.Tensor) -> Known:
     value = torch.where(condition.value, a.value, b.value)
     doubt = torch.where(condition.value, a.doubt, b.doubt)
     doubt = torch.where(condition.doubt > 0, torch.inf, doubt)
-    return _settled(value, doubt, eager)
+    return settled(value, doubt, eager)
 
 
 def reduction(name: str, x: Known, dims: tuple[int, ...], eager: torch.Tensor) -> Known:
@@ -135,13 +140,13 @@ def reduction(name: str, x: Known, dims: tuple[int, ...], eager: torch.Tensor) -
     for d in dims:
         count *= x.value.shape[d]
     # Sums run in f32 (f64 for f64) in an order of the kernel's own.
-    unit = _UNIT[torch.float64 if eager.dtype is torch.float64 else torch.float32]
+    step = unit(torch.float64 if eager.dtype is torch.float64 else torch.float32)
     if name == "sum":
         doubt = _reduced("sum", x.doubt, dims, torch.float64)
-        doubt = doubt + count * unit * _reduced("sum", x.value.abs(), dims, torch.float64)
+        doubt = doubt + count * step * _reduced("sum", x.value.abs(), dims, torch.float64)
     elif name == "prod":
         most = _reduced("prod", x.value.abs() + x.doubt, dims, torch.float64)
-        doubt = most * (1 + count * unit) - value.abs()
+        doubt = most * (1 + count * step) - value.abs()
     else:
         ends = [_reduced(name, x.value + s * x.doubt, dims, torch.float64) for s in (-1, 1)]
         doubt = torch.maximum(distance(ends[0], value), distance(ends[1], value))
@@ -154,7 +159,7 @@ def reduction(name: str, x: Known, dims: tuple[int, ...], eager: torch.Tensor) -
     elif name == "sum":
         unclear = _reduced("sum", x.doubt.isinf().double(), dims, torch.float64) > 0
         doubt = torch.where(value.isfinite() | unclear, doubt, 0.0)
-    return _settled(value, doubt, eager)
+    return settled(value, doubt, eager)
 
 
 def _reduced(name: str, x: torch.Tensor, dims: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
