@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
 def _work(first: int, end: int, step: int, until: float) -> tuple[int, int, list[str]]:
-    """Every ``step``-th seed from ``first`` below ``end``: how many ran, kernels, what was wrong."""
+    """Every ``step``-th seed from ``first`` below ``end``: how many ran, kernels, faults."""
     import torch  # noqa: PLC0415 - each process sets up its own
 
     torch.set_num_threads(1)
