@@ -21,6 +21,7 @@ TOLERANCES = {
     torch.float32: (2e-5, 2e-6),
     torch.bfloat16: (2e-2, 2e-2),
     torch.float16: (2e-3, 2e-3),
+    torch.complex64: (2e-5, 2e-6),
 }
 
 

@@ -201,7 +201,7 @@ class _Pass:
         if kind is None:
             return self._refusal(group[0]) or _NUMBERS
         leaves = [leaf for bsym in group for leaf in rg.flatten(bsym)]
-        if all(map(rg.is_view, leaves)):
+        if all(map(rg.is_view, leaves)) and not rg.rearranges(leaves):
             return _ONLY_VIEWS
         if not any(isinstance(p, TensorProxy) for p in rg.inputs_of(leaves)):
             return _NO_TENSOR

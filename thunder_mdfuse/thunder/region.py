@@ -54,6 +54,16 @@ def is_view(bsym: BoundSymbol) -> bool:
     return bool(bsym.subsymbols) and all(map(is_view, bsym.subsymbols))
 
 
+def rearranges(leaves: Sequence[BoundSymbol]) -> bool:
+    """Whether views end in a copy: ``x.t().contiguous()``."""
+    made: set[str] = set()
+    for leaf in leaves:
+        if leaf.sym.id is PrimIDs.STRIDE_ORDER and leaf.args[0].name in made:
+            return True
+        made |= {p.name for p in leaf.flat_proxy_outs}
+    return False
+
+
 def dead_code_free(bsyms: Sequence[BoundSymbol], outputs: Iterable[Any]) -> list[BoundSymbol]:
     """``bsyms`` without those that no output and no write needs."""
     needed = {p.name for p in outputs}
