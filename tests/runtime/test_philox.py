@@ -114,6 +114,31 @@ def test_distribution():
         assert float(((counts - expected) ** 2 / expected).sum()) < 120
 
 
+def normal(seed, offset, **attrs):
+    attrs = {"dtype": DType.F32} | attrs
+    state = [torch.tensor(seed), torch.tensor(offset)]
+    (found,) = ATEN["normal"](state, PhiloxAttrs(**attrs), [attrs["dtype"]])
+    return found
+
+
+def test_normal_numbers_have_the_moments_of_a_normal_and_do_not_depend_on_each_other():
+    for dtype in (DType.F32, DType.F64):
+        x = normal(99, 0, shape=(1 << 18,), dtype=dtype).double()
+        # Five standard deviations of each estimate.
+        n = x.numel()
+        assert abs(x.mean()) < 5 / n**0.5
+        assert abs(x.var() - 1) < 5 * (2 / n) ** 0.5
+        assert abs((x**3).mean()) < 5 * (15 / n) ** 0.5
+        assert abs((x**4).mean() - 3) < 5 * (96 / n) ** 0.5
+        for lag in (1, 2, 4):
+            assert abs((x[lag:] * x[:-lag]).mean()) < 5 / n**0.5
+    whole, block = (
+        normal(7, 4, shape=(6, 5)),
+        normal(7, 4, shape=(2, 5), whole=(6, 5), starts=(3, 0)),
+    )
+    assert torch.equal(whole[3:5], block)
+
+
 def _states(device: torch.device | None, draws: int) -> list[list[torch.Tensor]]:
     call = ATEN["rng_state"]
     return [list(call([], RngAttrs(n, 10), [DType.I64] * 2, device)) for n in range(draws)]

@@ -116,9 +116,9 @@ def dropped_out(inputs: Tensors, outputs: Tensors) -> float:
     """
     x, r, w, b = (t.float() for t in inputs)
     h, y = outputs
-    kept = _kept(x, r, h)
-    share = kept.float().mean().item()
-    if abs(share - (1 - DROPPED)) > 4 * (DROPPED * (1 - DROPPED) / x.numel()) ** 0.5 + 1e-3:
+    kept, clear = _kept(x, r, h), _is_clear(x, r)
+    share = kept[clear].float().mean().item()
+    if abs(share - (1 - DROPPED)) > 5 * (DROPPED * (1 - DROPPED) / int(clear.sum())) ** 0.5:
         return float("inf")
     expected = kept * x / (1 - DROPPED) + r
     normed = F.layer_norm(h.float(), (h.shape[-1],), w, b, EPS)
@@ -129,6 +129,11 @@ def _kept(x: torch.Tensor, r: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     """The mask that leads from ``x`` and ``r`` to ``h``: whichever of the two is nearer."""
     whole, none = x / (1 - DROPPED) + r, r
     return (h.float() - whole).abs() < (h.float() - none).abs()
+
+
+def _is_clear(x: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """Where ``x`` cannot drown in the rounding of its sum with ``r``, so that its mask is told."""
+    return x.abs() > 0.1 * r.abs()
 
 
 def dropped_out_gradients(
@@ -144,9 +149,8 @@ def dropped_out_gradients(
     d_stream, dw, db = torch.autograd.grad(normed, (stream, w, b), dy)
     d_stream = d_stream + dh
     h = outputs[0].detach().float()
-    # Both passes have one mask; where x drowns in the rounding of h only the gradient tells it.
-    clear = x.abs() > 0.05 * (h.abs() + r.abs())
-    kept = torch.where(clear, _kept(x, r, h), gradients[0] != 0)
+    # Both passes have one mask; where it cannot be told from h, the gradient tells it.
+    kept = torch.where(_is_clear(x, r), _kept(x, r, h), gradients[0] != 0)
     dx = kept * d_stream / (1 - DROPPED)
     expected = (dx, d_stream, dw, db)
     return max(relative(g, e) for g, e in zip(gradients, expected, strict=True))

@@ -286,6 +286,14 @@ def philox(
     return v.result("uniform", (v.value(seed), v.value(offset)), attrs)
 
 
+def normal(
+    v: Values, shape: Sequence[Any], seed: Any, offset: Any, *, device: Any, dtype: Any
+) -> Results:
+    """The same, standard normal."""
+    attrs = at.PhiloxAttrs(v.sizes(shape), known_dtype(dtype))
+    return v.result("normal", (v.value(seed), v.value(offset)), attrs)
+
+
 def _index(v: Values, index: Any) -> Use:
     """An index tensor as i64, which is what torch's indexing takes everywhere."""
     use = v.value(index)

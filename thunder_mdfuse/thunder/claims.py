@@ -126,8 +126,10 @@ CLAIMS: dict[Hashable, Claim] = {
     PrimIDs.FULL: Claim(b.full),
     PrimIDs.IOTA: Claim(b.iota, _iota),
     PrimIDs.UNIFORM: Claim(None, _uniform),
+    PrimIDs.RANDN: Claim(None, _no_complex),
     draws.STATE: Claim(b.rng_state),
-    draws.NUMBERS: Claim(b.philox),
+    draws.UNIFORM: Claim(b.philox),
+    draws.NORMAL: Claim(b.normal),
     PrimIDs.TAKE: Claim(b.take),
     PrimIDs.TAKE_ALONG_AXIS: Claim(b.gather("take_along_axis"), _has_dims),
     PrimIDs.GATHER: Claim(b.gather("gather"), _has_dims),
@@ -182,7 +184,7 @@ _UNCLAIMED_BY_TEXT: dict[str, str] = {
         "DATACLASS_NEW COMMENT DEL PRINT RETURN SINK GET_GRAD PUT_GRAD EXOGENOUS_LIKE "
         "NUMPY_ARRAY_TO_TORCH_TENSOR"
     ),
-    _OTHER_STREAM: "RANDINT RANDN MULTINOMIAL UNIFORM_PHILOX GET_AND_UPDATE_RNG_STATE",
+    _OTHER_STREAM: "RANDINT MULTINOMIAL UNIFORM_PHILOX GET_AND_UPDATE_RNG_STATE",
     _NOT_IN_IR: (
         "FREXP UNFOLD INDEX_COPY INDEX_PUT COPY_WITH_SETITEM _GROUPED_MM CONVOLUTION BITCAST"
     ),

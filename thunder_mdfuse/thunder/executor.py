@@ -154,7 +154,7 @@ class _Pass:
             refused = self._group_refusal(kind, group)
             if kind is not None and refused is None:
                 leaves = [leaf for bsym in group for leaf in rg.flatten(bsym)]
-                ordered.append(Piece(kind, tuple(draws.split(leaves, trace))))
+                ordered.append(Piece(kind, tuple(self._drawn(group, leaves, trace))))
                 continue
             ordered.append(group)
             if refused is not None:
@@ -165,6 +165,14 @@ class _Pass:
         if self._may_recompute:
             pieces = recomputed(pieces, others)
         return self._fused(ordered, pieces, needed_of(pieces, others))
+
+    def _drawn(
+        self, group: Sequence[BoundSymbol], leaves: Sequence[BoundSymbol], trace: TraceCtx
+    ) -> list[BoundSymbol]:
+        """The leaves of ``group`` with its random numbers in symbols of our own."""
+        mine = set(map(id, group))
+        outside = {p.name for b in self.bsyms if id(b) not in mine for p in b.flat_proxy_args}
+        return draws.split(draws.exact_chances(leaves, trace, outside), trace)
 
     @property
     def _may_recompute(self) -> bool:

@@ -34,7 +34,7 @@ _PRIMS = (
 )
 CHEAP = {
     *(PrimIDs[name.upper()] for name in _PRIMS.split()),
-    *("torch.Tensor.expand", "torch.unsqueeze", op.CAST, draws.NUMBERS),
+    *("torch.Tensor.expand", "torch.unsqueeze", op.CAST, draws.UNIFORM, draws.NORMAL),
     *(DTensorPrimIDs.ADD, DTensorPrimIDs.MUL, DTensorPrimIDs.EXP, DTensorPrimIDs.NEG),
     *(DTensorPrimIDs.RECIPROCAL, DTensorPrimIDs.CONVERT_ELEMENT_TYPE),
 }
