@@ -6,11 +6,14 @@ import time
 import warnings
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
 from communicator_ranks import make
 
 from thunder_mdfuse.comm.agreement import agree, agree_on_value
+from thunder_mdfuse.comm.collectives import start_all_gather
 from thunder_mdfuse.comm.communicator import Communicator
+from thunder_mdfuse.comm.team import group_team
 from thunder_mdfuse.errors import CommError
 
 
@@ -84,11 +87,23 @@ def late(group: dist.ProcessGroup, rank: int) -> None:
         time.sleep(timeout + 1.5)
         said = error(lambda: agree(group, "d", {}, "region 0"))
         assert "rank(s) 0, 1 stopped waiting to agree on region 0" in said, said
+        refused(group)
         return
     start = time.monotonic()
     said = error(lambda: agree(group, "d", {}, "region 0"))
     assert time.monotonic() - start < timeout + 8
     assert f"rank(s) 2 of [0, 1, 2] did not come within {timeout:g} s" in said, said
+    refused(group)
+
+
+def refused(group: dist.ProcessGroup) -> None:
+    """A rank that did not come may have begun something else; its data must not be taken."""
+    team, mine = group_team(group), torch.ones(2)
+    for call in (
+        lambda: agree(group, "d", {}, "region 1"),
+        lambda: start_all_gather(mine, team, 0, 2 * team.size),
+    ):
+        assert "cannot be used any more" in error(call)
 
 
 def subgroup(_: dist.ProcessGroup, rank: int) -> None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from thunder_mdfuse import knobs
+from thunder_mdfuse.comm.team import check_not_lost, lose
 from thunder_mdfuse.errors import CommError
 
 _POST, _SUMMARY, _GAVE_UP = "post", "summary", "gave_up"
@@ -56,6 +57,7 @@ class _Round:
     """One meeting of all ranks of a group in its store."""
 
     def __init__(self, group: dist.ProcessGroup, what: str) -> None:
+        check_not_lost(group)
         self.group = group
         self.what = what
         self.store = PrefixStore("mdfuse/agree", _store(group))
@@ -103,6 +105,8 @@ class _Round:
             missing = []  # the store went away with the rank that served it
         who = f"rank(s) {', '.join(map(str, missing))}" if missing else "at least one rank"
         seconds = knobs.seconds("MDFUSE_COMM_TIMEOUT")
+        # Who did not come may have begun a collective, which nobody here must answer later.
+        lose(self.group, f"{who} did not come to agree on {self.what}")
         return CommError(
             f"{who} of {self.ranks} did not come within {seconds:g} s (MDFUSE_COMM_TIMEOUT) to "
             f"agree on {self.what}, says rank {self.ranks[self.group.rank()]}: it died, is slower "
@@ -114,6 +118,7 @@ class _Round:
         left = [r for r in range(size) if self.store.check([self.key(_GAVE_UP, r)])]
         if left:
             names = ", ".join(str(self.ranks[r]) for r in left)
+            lose(self.group, f"rank(s) {names} stopped waiting to agree on {self.what}")
             raise CommError(
                 f"rank(s) {names} stopped waiting to agree on {self.what} before all had come; "
                 f"rank {self.ranks[self.group.rank()]} must not go on without them (raise "

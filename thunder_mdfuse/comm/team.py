@@ -21,6 +21,25 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from thunder_mdfuse.errors import CommError
 
+# Groups on which ranks have lost each other, and how: what one rank has started there another may
+# still take for something else.
+_lost: "weakref.WeakKeyDictionary[ProcessGroup, str]" = weakref.WeakKeyDictionary()
+
+
+def lose(group: ProcessGroup, why: str) -> None:
+    """Note that ``group`` cannot be used any more."""
+    _lost.setdefault(group, why)
+
+
+def check_not_lost(group: ProcessGroup) -> None:
+    """``CommError`` when something went wrong on ``group`` before that its ranks may not share."""
+    why = _lost.get(group)
+    if why is not None:
+        raise CommError(
+            "this process group cannot be used any more, because its ranks may be at different "
+            f"collectives since an earlier failure: {why}; start the ranks again"
+        )
+
 
 @dataclass(frozen=True)
 class Team:
@@ -52,6 +71,7 @@ class Team:
                 f"this process is not in the team of mesh axis {self}: a collective was started "
                 "here that only its members may start; check the mesh's device ids"
             )
+        check_not_lost(self.group)
         return self.position, self.group
 
 

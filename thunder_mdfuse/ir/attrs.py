@@ -112,10 +112,12 @@ class CopyAttrs:
     preserve).
 
     ``reuse``: the operand itself, not a copy, where it has that order already (``contiguous``).
+    ``apart``: tells equal copies from each other that have to be tensors of their own.
     """
 
     order: tuple[int, ...] | None = None
     reuse: bool = False
+    apart: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class RngAttrs:
 
 @dataclass(frozen=True)
 class PhiloxAttrs:
-    """Uniform numbers in [low, high) from (seed, offset) operands.
+    """Random numbers from (seed, offset) operands: uniform in [low, high), or standard normal.
 
     The counter is the linear index in the tensor of shape ``whole`` of which this is the block that
     begins at ``starts`` (both empty: the tensor itself), so shards draw what the whole would.

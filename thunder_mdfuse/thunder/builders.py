@@ -47,8 +47,15 @@ def where(v: Values, pred: Any, a: Any, b: Any) -> Results:
     shape = v.type(condition)
     choices = (v.type(x), v.type(y))
     if isinstance(shape, TensorType) and all(isinstance(t, ScalarType) for t in choices):
-        x = v.full(a, shape.shape, known_dtype(v.outs[0].dtype))
+        x = v.full(a, shape.shape, known_dtype(v.outs[0].true_dtype))
     return v.result("where", (condition, x, y))
+
+
+def relu(v: Values, a: Any) -> Results:
+    """Zero where ``a`` is below it; NaN and -0.0 stay."""
+    value, zero = v.aligned((a, 0))
+    (below,) = v.op("lt", (value, zero))
+    return v.result("where", (below, zero, value))
 
 
 def cast(v: Values, a: Any, dtype: Any) -> Results:
@@ -125,7 +132,7 @@ def scan(name: str) -> Build:
     """``cumsum``, which torch computes in i64 for integers unless told a dtype."""
 
     def build(v: Values, a: Any, dim: int, *, dtype: Any = None) -> Results:
-        use, want = v.value(a), known_dtype(v.outs[0].dtype)
+        use, want = v.value(a), known_dtype(v.outs[0].true_dtype)
         found = v.type(use)
         assert isinstance(found, TensorType)
         if found.dtype is not want:

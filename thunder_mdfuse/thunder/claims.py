@@ -8,6 +8,7 @@ asks. Checks look at proxies only and are cheap: Thunder asks several hundred ti
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
@@ -15,11 +16,12 @@ from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
 from thunder_mdfuse.thunder import builders as b
+from thunder_mdfuse.thunder import composites as cp
 from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder import operators as op
 from thunder_mdfuse.thunder.reasons import Reason
-from thunder_mdfuse.thunder.values import dtype_of
+from thunder_mdfuse.thunder.values import dtype_of, is_bool_with_int
 
 Check = Callable[[BoundSymbol], Reason | None]
 
@@ -148,6 +150,7 @@ CLAIMS: dict[Hashable, Claim] = {
     "torch.argsort": Claim(b.argsort, _has_dims),
     "nll_loss_backward": Claim(b.nll_loss_backward),
     op.CAST: Claim(b.user_cast),
+    cp.RELU: Claim(b.relu),
     op.SDPA: Claim(b.sdpa),
     op.SDPA_BACKWARD: Claim(b.sdpa_backward),
     DTensorPrimIDs.ADD: Claim(b.elementwise("add")),
@@ -230,6 +233,9 @@ def leaf_refusal(bsym: BoundSymbol) -> Reason | None:
     for p in proxies:
         if not isinstance(p, TensorProxy | NumberProxy):
             return Reason(f"{bsym.sym.name}: {p.name} is neither a tensor nor a number")
+    kinds = {is_bool_with_int(p.true_dtype) for p in tensors if p.dtype is dtypes.int8}
+    if len(kinds) > 1:
+        return Reason(f"{bsym.sym.name}: an i8 tensor beside a bool tensor with an int")
     found = _placement_refusal(bsym, tensors) or _device_refusal(bsym, tensors)
     return found or (claim.check(bsym) if claim.check else None)
 

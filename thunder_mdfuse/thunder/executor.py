@@ -24,6 +24,7 @@ from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import region as rg
 from thunder_mdfuse.thunder.claims import CLAIMS, leaf_refusal, refusal
+from thunder_mdfuse.thunder.composites import register_composites
 from thunder_mdfuse.thunder.dtensor_doors import open_doors
 from thunder_mdfuse.thunder.effects import writes_of
 from thunder_mdfuse.thunder.fusion_call import FusionCall
@@ -243,6 +244,7 @@ def _register() -> MdfuseExecutor:
         # Thunder's own look-ups (examine, grad transforms) go through this map.
         executor.register_supported(id, None)
     register_operators(executor)
+    register_composites(executor)
     open_doors(executor)
     return executor
 

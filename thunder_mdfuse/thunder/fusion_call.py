@@ -199,14 +199,25 @@ class FusionCall:
                     raise IRError(f"{self.name}: {e.name} must be known to compile it") from None
                 else:
                     self._bake_all()
-            except IRError:
+            except IRError as e:
                 # Sizes that are equal now, but not by the symbols that they are made of.
-                if self._exact or self._simple:
+                if self._simple or (self._exact and not any(map(_is_symbolic, self.inputs))):
                     raise
+                if self._exact:
+                    raise IRError(f"{e}; {self._stale(args)}") from e
                 self._bake_all()
         entry = Entry(translated, compile_fusion(translated.fusion, self.name), placed)
         self._entries[key] = entry
         return entry
+
+    def _stale(self, args: Sequence[Any]) -> str:
+        """Thunder has no guards on what broadcasts under symbolic values."""
+        shapes = ", ".join(str(tuple(a.shape)) for a in args if isinstance(a, torch.Tensor))
+        return (
+            f"if the function may be called with {shapes}, then {self.name} was traced for inputs "
+            "that broadcast in another way, which Thunder's cache of symbolic values does not tell "
+            "apart: jit the function once for each way, or with cache='constant values'"
+        )
 
     def _bake_all(self) -> None:
         """From now on specialise for the very sizes and integers of a call."""

@@ -21,6 +21,7 @@ from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import operators as op
 from thunder_mdfuse.thunder import region as rg
+from thunder_mdfuse.thunder.composites import RELU
 from thunder_mdfuse.thunder.grouping import Kind
 
 # Symbols that a kernel computes element by element, from other elements at hand.
@@ -30,11 +31,11 @@ _PRIMS = (
     "ge gt isfinite le lerp log log10 log1p log2 lt maximum minimum mul ne neg pow reciprocal "
     "remainder round rsqrt sign signbit sin sinh sqrt sub tan tanh trunc where add "
     "broadcast_in_dim reshape view transpose squeeze slice flip cat pad shape shallow_copy "
-    "full iota"
+    "stride_order full iota"
 )
 CHEAP = {
     *(PrimIDs[name.upper()] for name in _PRIMS.split()),
-    *("torch.Tensor.expand", "torch.unsqueeze", op.CAST, draws.UNIFORM, draws.NORMAL),
+    *("torch.Tensor.expand", "torch.unsqueeze", op.CAST, RELU, draws.UNIFORM, draws.NORMAL),
     *(DTensorPrimIDs.ADD, DTensorPrimIDs.MUL, DTensorPrimIDs.EXP, DTensorPrimIDs.NEG),
     *(DTensorPrimIDs.RECIPROCAL, DTensorPrimIDs.CONVERT_ELEMENT_TYPE),
 }

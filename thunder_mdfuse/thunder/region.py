@@ -30,18 +30,24 @@ def _proxies(bsym: BoundSymbol) -> list[Proxy]:
     return [*bsym.flat_proxy_args, *bsym.flat_proxy_outs]
 
 
+# Composites that leave integers as they are: Thunder returns the tensor itself, torch a copy.
+_ROUNDING = {"torch.floor", "torch.ceil", "torch.round", "torch.trunc", "torch.abs", "torch.fix"}
+
+
 def flatten(bsym: BoundSymbol) -> list[BoundSymbol]:
     """The claimed leaves of a symbol, in order; they inherit that they belong to the backward."""
     leaves: list[BoundSymbol] = []
 
-    def visit(inner: BoundSymbol) -> None:
+    def visit(inner: BoundSymbol, rounds: bool) -> None:
+        if rounds and inner.sym.id is PrimIDs.SHALLOW_COPY:
+            inner = prims.clone.bind(*inner.args, output=inner.output)
         if is_leaf(inner):
             leaves.append(inner)
         else:
             for sub in inner.subsymbols:
-                visit(sub)
+                visit(sub, inner.sym.id in _ROUNDING)
 
-    visit(bsym)
+    visit(bsym, False)
     if BoundSymbolTag.BACKWARD not in bsym.tags or leaves == [bsym]:
         return leaves
     return [leaf.from_bsym(tags=leaf.tags | {BoundSymbolTag.BACKWARD}) for leaf in leaves]
@@ -104,11 +110,16 @@ def _dim_names(p: Any) -> list[str]:
 
 
 def inputs_of(bsyms: Sequence[BoundSymbol]) -> list[Proxy]:
-    """What ``bsyms`` read and do not make, in order of appearance; dims of inputs are known by
+    """What ``bsyms`` read and do not make, in order of appearance; dims of tensors are known by
     them.
     """
     made = {p.name for bsym in bsyms for p in bsym.flat_proxy_outs}
-    found = {p.name: p for bsym in bsyms for p in bsym.flat_proxy_args if p.name not in made}
+    found: dict[str, Proxy] = {}
+    inside: set[str] = set()  # dims of what was made so far
+    for bsym in bsyms:
+        args = (p for p in bsym.flat_proxy_args if p.name not in made | inside)
+        found.update((p.name, p) for p in args if p.name not in found)
+        inside.update(n for p in bsym.flat_proxy_outs for n in _dim_names(p))
     known = {n for p in found.values() for n in _dim_names(p)}
     return [p for name, p in found.items() if name not in known and not _is_baked(p)]
 

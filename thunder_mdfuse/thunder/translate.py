@@ -9,11 +9,15 @@ region does not return.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
 from thunder_mdfuse.errors import IRError
+from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.graph import Builder, Fusion, Output, Use
+from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.types import DType, Mesh, Placements, ScalarType, TensorType
 from thunder_mdfuse.ir.verify import verify
 from thunder_mdfuse.thunder.claims import CLAIMS
@@ -53,7 +57,8 @@ def translate(
             values.bind(proxy, values.builder.const(what))
     for bsym in bsyms:
         _translate_symbol(values, bsym, pins or {})
-    return Translated(_finish(values, outputs), tuple(positions))
+    storages = _storages(bsyms)
+    return Translated(_finish(values, inputs, outputs, storages), tuple(positions))
 
 
 def _translate_symbol(v: Values, bsym: BoundSymbol, pins: Mapping[str, Placements]) -> None:
@@ -72,7 +77,7 @@ def _translate_symbol(v: Values, bsym: BoundSymbol, pins: Mapping[str, Placement
 
 def _check(bsym: BoundSymbol, proxy: TensorProxy, found: TensorType | ScalarType) -> None:
     """Our own tables against Thunder's meta functions."""
-    dtype = known_dtype(proxy.dtype)
+    dtype = known_dtype(proxy.true_dtype)
     if not isinstance(found, TensorType):
         assert proxy.ndim == 0, f"{bsym.sym.name}: {proxy.name} became the scalar {found}"
         return
@@ -82,8 +87,69 @@ def _check(bsym: BoundSymbol, proxy: TensorProxy, found: TensorType | ScalarType
         raise IRError(f"{bsym.sym.name}: {proxy.type_string()} became {found}")
 
 
-def _finish(v: Values, outputs: Sequence[Proxy]) -> Fusion:
+# Symbols whose result lies in the storage of their first argument, in eager torch too.
+_VIEWS = {
+    *(PrimIDs.BROADCAST_IN_DIM, PrimIDs.RESHAPE, PrimIDs.VIEW, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE),
+    *(PrimIDs.SLICE, PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER, "torch.Tensor.expand"),
+    *("torch.unsqueeze", "dtensor_from_local", "dtensor_to_local", "dtensor_redistribute"),
+    *(DTensorPrimIDs.BROADCAST_IN_DIM, DTensorPrimIDs.RESHAPE, DTensorPrimIDs.TRANSPOSE),
+}
+
+
+def _storages(bsyms: Sequence[BoundSymbol]) -> dict[str, str]:
+    """For each tensor that a symbol makes the name of the one whose storage it has in eager torch;
+    names that are no key have their own.
+    """
+    found: dict[str, str] = {}
+    for bsym in bsyms:
+        sources = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
+        if bsym.sym.id is PrimIDs.COPY_:
+            sources = sources[1:]
+        elif bsym.sym.id not in _VIEWS:
+            continue
+        for out in bsym.flat_proxy_outs:
+            if sources:
+                found[out.name] = found.get(sources[0].name, sources[0].name)
+    return found
+
+
+def _apart(
+    v: Values, inputs: Sequence[Proxy], outputs: Sequence[Proxy], storages: Mapping[str, str]
+) -> dict[str, Use]:
+    """What each output is, equal values being copied where eager torch has a tensor for each.
+
+    The IR knows equal values as one, and an operation that changes nothing as its operand.
+    """
+    owners = {v.env[p.name]: p.name for p in inputs if isinstance(v.env.get(p.name), Use)}
+    found: dict[str, Use] = {}
+    for p in outputs:
+        use = v.value(p)
+        found[p.name] = use
+        if not isinstance(v.type(use), TensorType):
+            continue
+        storage = storages.get(p.name, p.name)
+        if owners.setdefault(_base(v, use), storage) != storage:
+            (found[p.name],) = v.op("copy", (use,), at.CopyAttrs(apart=len(found)))
+    return found
+
+
+def _base(v: Values, use: Use) -> Use:
+    """The value in whose storage the IR sees ``use``."""
+    node = v.builder.nodes[use.node]
+    while row(node.op).kind == "view" or (
+        isinstance(node.attrs, at.CopyAttrs) and node.attrs.reuse
+    ):
+        use = node.args[0]
+        node = v.builder.nodes[use.node]
+    return use
+
+
+def _finish(
+    v: Values, inputs: Sequence[Proxy], outputs: Sequence[Proxy], storages: Mapping[str, str]
+) -> Fusion:
     written = {name: Output(value, storage.node) for name, value, storage in v.writes}
-    wanted = [written.pop(p.name) if p.name in written else Output(v.value(p)) for p in outputs]
+    fresh = [p for p in outputs if p.name not in written]
+    values = _apart(v, inputs, fresh, storages)
+    wanted = [written.pop(p.name) if p.name in written else Output(values[p.name]) for p in outputs]
     fusion = v.builder.finish((*wanted, *written.values()), tuple(v.guards))
     return verify(fusion, "translation")

@@ -91,10 +91,17 @@ _NUMBER_OPS: dict[str, Callable[..., Any]] = {
 }
 
 
+def is_bool_with_int(x: Any) -> bool:
+    """Whether ``x`` is what Thunder says of a bool tensor with an int, which torch makes an i64."""
+    return x is dtypes.int8_
+
+
 def dtype_of(x: Any) -> DType | None:
     """The IR's dtype for a Thunder dtype or number type; None when the IR has none."""
     if isinstance(x, type):
         return NUMBER_DTYPES.get(x)
+    if is_bool_with_int(x):
+        return DType.I64
     found: torch.dtype | None = dtypes.to_torch_dtype(x)
     return None if found is None else TORCH_DTYPES.get(found)
 

@@ -1,0 +1,112 @@
+"""Results that were wrong once: dtypes, storages, NaN and strides of what a user gets."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from against_eager import jit
+
+FLAGS = torch.tensor([True, False, True])
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: a * 300,
+        lambda a: a + 200,
+        lambda a: (a * 300) * (a + 7),
+        lambda a: (a * 300).sum(),
+        lambda a: torch.where(a, a * 5, 3),
+        lambda a: (a * 200) > 150,
+        lambda a: (a * 300) + torch.ones(3, dtype=torch.int8),
+        lambda a: a * 1.5,
+    ],
+)
+def test_a_bool_tensor_with_an_int_is_i64(function: Callable[..., torch.Tensor]) -> None:
+    found, expected = jit(function)(FLAGS), function(FLAGS)
+    assert found.dtype is expected.dtype and torch.equal(found, expected)
+
+
+def _storages(function: Callable[..., Any], x: torch.Tensor) -> tuple[list[int], list[Any]]:
+    """For the input and each output the first of them with its storage; the outputs' strides."""
+    found = function(x)
+    pointers = [t.untyped_storage().data_ptr() for t in (x, *found)]
+    return [pointers.index(p) for p in pointers], [t.stride() for t in found]
+
+
+MATRIX, INTEGERS = torch.arange(12.0).view(3, 4), torch.arange(3)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: (x.clone(), x.clone(), x * 2, x * 2), MATRIX),
+        (lambda x: (x.sum(1), x.sum(1, keepdim=True)), MATRIX),
+        (lambda x: (x.amax(), x.max()), MATRIX),
+        (lambda x: (x * 2, (x * 2).view(-1), x.t(), x), MATRIX),
+        (lambda x: (lambda y: (y, y.t(), y.view(-1)))(x * 2), MATRIX),
+        (lambda x: (x.contiguous(), x.view(-1)), MATRIX),
+        (lambda x: (x[:1].expand(3, 4), x[:1].expand(3, 4) * 1), MATRIX),
+        (lambda a: (a.sigmoid(), torch.floor(a)), INTEGERS),
+        (lambda a: (a.sigmoid(), a.round(), torch.trunc(a)), INTEGERS),
+        (lambda a: (torch.abs(a), a + 1), INTEGERS.to(torch.uint8)),
+    ],
+)
+def test_outputs_share_storage_where_eager_ones_do(
+    function: Callable[..., Any], x: torch.Tensor
+) -> None:
+    assert _storages(jit(function), x) == _storages(function, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_relu_keeps_nan(dtype: torch.dtype) -> None:
+    x = torch.tensor([NAN, -0.0, 0.0, 1.0, -2.0, INF, -INF], dtype=dtype)
+    for function in (torch.relu, F.relu, torch.nn.ReLU(), lambda a: a.relu()):
+        torch.testing.assert_close(jit(function)(x), torch.relu(x), equal_nan=True)
+    leaf = x.requires_grad_()
+    (found,) = torch.autograd.grad((jit(F.relu)(leaf) * 3).sum(), leaf)
+    (expected,) = torch.autograd.grad((F.relu(leaf) * 3).sum(), leaf)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda s: F.softmax(s, -1),
+        lambda s: s.softmax(1),
+        lambda s: torch.softmax(s, 0),
+        lambda s: F.log_softmax(s, 0),
+        lambda s: F.layer_norm(s, (4,)),
+        lambda s: F.rms_norm(s, (4,)),
+    ],
+)
+def test_norms_of_a_transposed_tensor_are_contiguous(
+    function: Callable[..., torch.Tensor],
+) -> None:
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).t()
+    found, expected = jit(function)(x), function(x)
+    assert found.stride() == expected.stride()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(jit(lambda s: function(s).view(-1))(x), expected.view(-1))
+
+
+symbolic_values = pytest.mark.filterwarnings("ignore:The 'symbolic values' cache option")
+
+
+@symbolic_values
+def test_dims_of_a_value_inside_a_region_are_known_there() -> None:
+    jitted = jit(lambda x: torch.cat([x, x * 2], 0).reshape(-1), cache="symbolic values")
+    for rows in (4, 7):
+        x = torch.ones(rows, 8)
+        assert torch.equal(jitted(x), torch.cat([x, x * 2], 0).reshape(-1))
+
+
+@symbolic_values
+def test_a_trace_for_another_broadcast_is_a_clear_error() -> None:
+    jitted = jit(lambda x, y: x + y, cache="symbolic values")
+    jitted(torch.ones(4, 8), torch.ones(8))
+    with pytest.raises(Exception, match=r"broadcast in another way, .*cache='constant values'"):
+        jitted(torch.ones(4, 1), torch.ones(8))

@@ -1,0 +1,71 @@
+"""Doors for torch functions whose result Thunder's decomposition gets wrong in a corner.
+
+``relu`` has a symbol of its own, because ``where(x > 0, x, 0)`` loses NaN. Softmax and the norms
+return contiguous tensors whatever the layout of their input, which their decomposition into
+elementwise operations does not.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+import torch.nn.functional as F
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+from thunder.core.transforms import get_grad, put_grad
+from thunder.extend import FusionExecutor
+from thunder.torch.experimental.dtensor_proxy import DTensorProxy
+from thunder.torch.langctx import _method_name_to_fn_map as _methods
+
+RELU = "mdfuse_relu"
+
+
+def register_composites(executor: FusionExecutor) -> None:
+    """Give ``executor`` its symbols and doors for composites."""
+    relu = executor.register_operator(RELU, meta=_relu_meta, fn=torch.relu)
+    executor.register_supported(relu, None, grad_transform=_relu_grad(relu))
+    for function in (F.relu, torch.relu, torch.Tensor.relu, _methods["relu"]):
+        executor._lookasides[function] = _relu_door(relu)
+    dense = {
+        ltorch.softmax: (F.softmax, torch.softmax, torch.Tensor.softmax, _methods["softmax"]),
+        ltorch.log_softmax: (F.log_softmax, torch.log_softmax, torch.Tensor.log_softmax),
+        ltorch.layer_norm: (F.layer_norm, torch.layer_norm),
+        ltorch.rms_norm: (F.rms_norm, torch.rms_norm),
+    }
+    for original, functions in dense.items():
+        for function in functions:
+            executor._lookasides[function] = _dense_door(original)
+
+
+def _relu_meta(a: TensorProxy) -> TensorProxy:
+    return TensorProxy(like=a)
+
+
+def _relu_grad(relu: Symbol) -> Callable[..., Any]:
+    def rule(a: TensorProxy) -> TensorProxy:
+        out = relu(a)
+        # As torch: a NaN lets its gradient through.
+        put_grad(a, ltorch.where(ltorch.le(out, 0), 0, get_grad(out)))
+        return out
+
+    return rule
+
+
+def _relu_door(relu: Symbol) -> Callable[..., Any]:
+    def door(a: Any, inplace: Any = False) -> Any:
+        if inplace or type(a) is not TensorProxy:
+            return ltorch.relu(a, inplace)
+        return relu(a)
+
+    return door
+
+
+def _dense_door(original: Callable[..., Any]) -> Callable[..., Any]:
+    def door(a: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(a, *args, **kwargs)
+        if isinstance(found, DTensorProxy) or not isinstance(found, TensorProxy):
+            return found
+        return ltorch.contiguous(found)
+
+    return door
