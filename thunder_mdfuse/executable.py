@@ -172,7 +172,15 @@ class Executable:
         for plan, texts in plans:
             if all(holds(g, symbols) for g in plan.guards):
                 return plan, texts, symbols
-        plan, texts = pipeline.plan(self.local, classes, target, symbols, device.type, self.dump)
+        plan, texts = pipeline.plan(
+            self.local,
+            classes,
+            target,
+            symbols,
+            device.type,
+            self.dump,
+            torch.are_deterministic_algorithms_enabled(),
+        )
         plans.append((plan, texts))
         return plan, texts, symbols
 
@@ -231,7 +239,8 @@ def _like(value: Value, shape: Sequence[int]) -> torch.Tensor:
 
 
 def _modes() -> tuple[object, ...]:
-    return knobs.text("MDFUSE_BACKEND"), knobs.flag("MDFUSE_EAGER_ROUNDING")
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return knobs.text("MDFUSE_BACKEND"), knobs.flag("MDFUSE_EAGER_ROUNDING"), deterministic
 
 
 def _input_key(value: Value) -> object:

@@ -50,11 +50,14 @@ def plan(
     hints: Mapping[str, int],
     device: str,
     dump: Dump,
+    deterministic: bool = False,
 ) -> tuple[ProgramPlan, list[KernelText]]:
-    """The program of a local fusion for one class of inputs, and its kernels' CUDA text."""
-    program = plan_program(
-        fusion, inputs, target, hints, device, knobs.flag("MDFUSE_EAGER_ROUNDING")
-    )
+    """The program of a local fusion for one class of inputs, and its kernels' CUDA text.
+
+    ``deterministic``: whether equal inputs have to give equal bits, as torch was told.
+    """
+    rounding = knobs.flag("MDFUSE_EAGER_ROUNDING")
+    program = plan_program(fusion, inputs, target, hints, device, rounding, deterministic)
     dump.write("program", str(program))
     texts = [write_kernel(kernel) for kernel in program.kernels]
     for i, text in enumerate(texts):

@@ -34,12 +34,20 @@
 //   load_acquire_sys(p, i), store_release_sys(p, i, v)           u32 flags
 //   Generated text must not index a global pointer itself (p[i]): nothing would check it.
 //
+// GATHER AND SCATTER (scatter.cuh)
+//   position<I>(index, extent) -> I   any integer; one outside of [0, extent) ends the launch
+//   scatter_store(p, i, value)        several threads may store to one place: one value stays
+//   scatter_add(p, i, value)          atomic, every storage type; rounds each sum to the type
+//
 // SHARED MEMORY
 //   MDF_SHARED(T, name, n);          static, n a constant, 16-byte aligned, declared in a function
 //   MDF_DYNAMIC_SHARED(T, name, n);  from the start of dynamic shared memory
 //   MDF_DYNAMIC_SHARED_AT(T, name, n, byte_offset);
 //   name[i] reads and writes. In the emulator it is a proxy, so give a template function of mdf::
 //   a variable or load1(name, i), not name[i]. As a parameter: template <class S> f(S scratch).
+//
+//   Tile<T, ROW, DEPTH, GRAIN, LANES>   filled along one axis, read along the other (tile.cuh)
+//     row<V>(tile, b, a) -> Vec, set_row(tile, b, a, vec)   columns<P, V>, set_columns<P, V>(..., Vec[P])
 //
 // SYNCHRONISATION (sync.cuh)
 //   thread_index() block_threads() lane_index() warp_index()   linear, x fastest; u32
@@ -57,7 +65,16 @@
 //   group_reduce<OP, GROUP>(v)                     the same for GROUP <= 32
 //   Every thread gets the result. More than a warp: one barrier before scratch is written and one
 //   after, so the same scratch may be used again at once; all threads of the block have to call.
-//   Indexed<T>{value, index} for ArgMax, ArgMin; Welford<T>{mean, m2, count}, welford_push(w, x)
+//   column_reduce<OP, ACROSS, THREADS>(vec, scratch)   thread i has the columns of i % ACROSS; the
+//     accumulators vec of threads with the same columns, combined; see columns.cuh for scratch
+//   identities<OP, T, V>() -> Vec<T, V>
+//   Indexed<T>{value, index}, Indexed32<T> for ArgMax, ArgMin
+//   Welford<T>{mean, m2, count}, welford_push(w, x)
+//
+// SCANS (scan.cuh): OP is Sum Prod Max Min, or any associative struct as above
+//   group_scan<OP, GROUP, THREADS>(vec, carry, scratch) -> Vec   running combination along a group
+//   group_scan<OP, GROUP>(vec, carry)                            the same for GROUP <= 32, or 1
+//   carry goes in as what came before and out as what came so far. Scratch and barriers as above.
 //
 // MATH (math.cuh integer.cuh complex.cuh): arguments all of one type
 //   float, double: exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos
@@ -67,7 +84,8 @@
 //     isnan isinf add sub mul div_trunc div_floor fmod remainder pow minimum maximum clamp
 //   integers (and bool where it makes sense): bitwise_and bitwise_or bitwise_xor bitwise_not shl
 //     shr gcd
-//   complex: add sub mul div neg conj real imag abs equal isnan isinf isfinite
+//   complex: complex_of(re, im) add sub mul div reciprocal neg conj lerp real imag abs equal isnan
+//     isinf isfinite
 //   where(c, a, b) for every type
 //   loose_exp(x) loose_div(a, b) loose_erf(x)   float, for values that leave rounded (loose.cuh)
 //
@@ -75,6 +93,7 @@
 //   philox(seed, subsequence, offset) -> Random4{v[4]}
 //   uniform(u32) -> float, uniform(u32, u32) -> double, both in [0, 1)
 //   draw(seed, offset, index, low, high) -> float or double: element index of a uniform tensor
+//   draw_normal<T>(seed, offset, index) -> T (float, double): the same of a standard normal tensor
 //   normal(u32, u32) -> Pair<float>, normal(Random4) -> Pair<double>
 #pragma once
 
@@ -82,13 +101,17 @@
 
 #include "types.cuh"
 
+#include "columns.cuh"
 #include "convert.cuh"
 #include "loose.cuh"
 #include "math.cuh"
 #include "memory.cuh"
 #include "philox.cuh"
 #include "reduce.cuh"
+#include "scatter.cuh"
+#include "scan.cuh"
 #include "sync.cuh"
+#include "tile.cuh"
 
 #define MDF_IN(T) const T* __restrict__
 #define MDF_OUT(T) T* __restrict__

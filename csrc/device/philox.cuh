@@ -72,4 +72,22 @@ MDF_DEVICE Pair<double> normal(const Random4& r) {
   return Pair<double>{radius * cos(angle), radius * sin(angle)};
 }
 
+
+// Element `index` of a tensor of standard normal numbers: from words 0 and 1 or 2 and 3 of block
+// index / 4 for float, from all four of block index / 2 for double; an even one is the first of its
+// pair.
+template <class T>
+MDF_DEVICE T draw_normal(u64 seed, u64 offset, u64 index) {
+  if constexpr (same<T, double>) {
+    const Pair<double> pair = normal(philox(seed, offset, index / 2));
+    return index % 2 ? pair.second : pair.first;
+  } else {
+    const Random4 block = philox(seed, offset, index / 4);
+    const bool upper = index % 4 >= 2;
+    const Pair<float> pair =
+        normal(upper ? block.v[2] : block.v[0], upper ? block.v[3] : block.v[1]);
+    return index % 2 ? pair.second : pair.first;
+  }
+}
+
 }  // namespace mdf

@@ -217,6 +217,48 @@ MDF_DEVICE T atomic_add(T* p, T v) {
 }
 MDF_DEVICE u32 atomic_exchange(u32* p, u32 v) { return ::atomicExch(p, v); }
 
+// What stood at p; `wanted` is put there where that is `expected`.
+MDF_DEVICE u16 compare_and_swap(u16* p, u16 expected, u16 wanted) {
+  return ::atomicCAS(p, expected, wanted);
+}
+MDF_DEVICE u8 compare_and_swap(u8* p, u8 expected, u8 wanted) {
+  // Memory is handed out in pieces of whole words, so the word around a byte is ours to exchange.
+  u32* const word = reinterpret_cast<u32*>(u64(p) & ~u64(3));
+  const u32 shift = u32(u64(p) & 3u) * 8u;
+  u32 seen = *reinterpret_cast<volatile u32*>(word);
+  while (u8(seen >> shift) == expected) {
+    const u32 next = (seen & ~(0xFFu << shift)) | (u32(wanted) << shift);
+    const u32 before = ::atomicCAS(word, seen, next);
+    if (before == seen) return expected;
+    seen = before;
+  }
+  return u8(seen >> shift);
+}
+// The 16-bit floats that the device adds by itself, rounding as cvt.rn does.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+template <class T>
+inline constexpr bool has_small_add = same<T, f16> || same<T, bf16>;
+#else
+template <class T>
+inline constexpr bool has_small_add = same<T, f16>;
+#endif
+template <class T>
+MDF_DEVICE void small_add(T* p, T v) {
+  if constexpr (same<T, f16>) {
+    asm volatile("red.global.add.noftz.f16 [%0], %1;" ::"l"(p), "h"(v.bits) : "memory");
+  } else {
+    asm volatile("red.global.add.noftz.bf16 [%0], %1;" ::"l"(p), "h"(v.bits) : "memory");
+  }
+}
+template <class T>
+MDF_DEVICE void write_unordered(T* p, T v) {
+  write(p, 0, Vec<T, 1>{{v}});
+}
+MDF_DEVICE void index_fault(i64, i64) {
+  __assertfail("an index is out of range for the dim that it selects from", "thunder_mdfuse", 0,
+               "position", 1);
+}
+
 // Synchronisation.
 MDF_DEVICE void barrier() { __syncthreads(); }
 MDF_DEVICE void warp_barrier(u32 mask) { __syncwarp(mask); }

@@ -42,6 +42,10 @@ struct Max {
   static MDF_DEVICE T apply(T a, T b) {
     return maximum(a, b);
   }
+  template <class T>
+  static MDF_DEVICE bool before(T a, T b) {
+    return a > b;
+  }
 };
 struct Min {
   template <class T>
@@ -52,6 +56,10 @@ struct Min {
   template <class T>
   static MDF_DEVICE T apply(T a, T b) {
     return minimum(a, b);
+  }
+  template <class T>
+  static MDF_DEVICE bool before(T a, T b) {
+    return a < b;
   }
 };
 struct Any {
@@ -76,25 +84,28 @@ struct All {
 };
 
 // A value and where it stands, for argmax and argmin: NaN wins, and of equals the lowest index.
-template <class T>
+template <class T, class I = i64>
 struct Indexed {
   T value;
-  i64 index;
+  I index;
 };
+template <class T>
+using Indexed32 = Indexed<T, i32>;
 template <class ORDER>
 struct ArgOf {
   template <class P>
   static MDF_DEVICE P identity() {
-    return P{ORDER::template identity<decltype(P::value)>(), Limits<i64>::highest};
+    return P{ORDER::template identity<decltype(P::value)>(), Limits<decltype(P::index)>::highest};
   }
-  template <class T>
-  static MDF_DEVICE Indexed<T> apply(Indexed<T> a, Indexed<T> b) {
+  // Selections and no branches: a reduction of bf16 is bound by these instructions.
+  template <class T, class I>
+  static MDF_DEVICE Indexed<T, I> apply(Indexed<T, I> a, Indexed<T, I> b) {
     const bool a_nan = a.value != a.value;
     const bool b_nan = b.value != b.value;
-    const bool equal = a.value == b.value || (a_nan && b_nan);
-    if (equal) return a.index <= b.index ? a : b;
-    if (a_nan || b_nan) return a_nan ? a : b;
-    return ORDER::apply(a.value, b.value) == a.value ? a : b;
+    const bool tie = !ORDER::before(a.value, b.value) & (a_nan == b_nan);
+    const bool second = ORDER::before(b.value, a.value) | (b_nan & !a_nan) |
+                        (tie & (b.index < a.index));
+    return Indexed<T, I>{second ? b.value : a.value, second ? b.index : a.index};
   }
 };
 using ArgMax = ArgOf<Max>;

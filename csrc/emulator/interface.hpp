@@ -26,6 +26,8 @@ void mdf_emu_store(unsigned long long address, unsigned bytes, unsigned element,
 // Atomics and mailboxes: checks the access and returns the address to work on.
 void* mdf_emu_atomic(unsigned long long address, unsigned bytes, int site);
 void* mdf_emu_mailbox(unsigned long long address, unsigned bytes, bool write, int site);
+// Ends the launch: an index that was read selects nothing.
+void mdf_emu_index_fault(long long index, long long extent, int site);
 // Lets the others run: called where a kernel may spin on a value.
 void mdf_emu_poll(int site);
 

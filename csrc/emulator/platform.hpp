@@ -153,6 +153,26 @@ inline u32 atomic_exchange(u32* p, u32 v, int site) {
   return old;
 }
 
+template <class W>
+inline W compare_and_swap(W* p, W expected, W wanted, int site) {
+  W* at = static_cast<W*>(mdf_emu_atomic(u64(p), sizeof(W), site));
+  const W old = *at;
+  if (old == expected) *at = wanted;
+  return old;
+}
+template <class T>
+inline constexpr bool has_small_add = false;
+template <class T>
+inline void small_add(T*, T, int) {}
+// Stores of one place by several threads are what the caller wants, so they are no race.
+template <class T>
+inline void write_unordered(T* p, T v, int site) {
+  *static_cast<T*>(mdf_emu_atomic(u64(p), sizeof(T), site)) = v;
+}
+inline void index_fault(i64 index, i64 extent, int site) {
+  mdf_emu_index_fault(index, extent, site);
+}
+
 inline void barrier(int site) { mdf_emu_barrier(site); }
 inline void warp_barrier(u32 mask, int site) { mdf_emu_warp_barrier(mask, site); }
 inline void fence(int site) { mdf_emu_fence(site); }

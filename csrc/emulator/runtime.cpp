@@ -29,6 +29,9 @@ void* mdf_emu_mailbox(u64 address, u32 bytes, bool write, int site) {
   return mailbox_global({address, bytes, bytes, write ? "mailbox store" : "mailbox load", site},
                         write);
 }
+void mdf_emu_index_fault(long long index, long long extent, int site) {
+  fault(site, "index %lld is out of range for a dim of %lld elements", index, extent);
+}
 void mdf_emu_poll(int site) {
   launch->running->site = site;
   launch->running->polled = true;
@@ -71,6 +74,14 @@ u32 mdf_emu_ballot(u32 mask, bool value, int site) {
   return launch->running->source;
 }
 u32 mdf_emu_lane(void) { return launch->running->lane(); }
+
+// From now on, note up to `room` accesses to shared memory in `to`; nullptr: none.
+[[gnu::visibility("default")]] void mdf_emu_trace(void* to, u64 room) {
+  trace = static_cast<SharedAccess*>(to);
+  trace_room = room;
+  traced = 0;
+}
+[[gnu::visibility("default")]] u64 mdf_emu_traced(void) { return traced; }
 
 // 0 when the kernel ran to its end, 1 when spec->message holds a fault.
 [[gnu::visibility("default")]] int mdf_emu_launch(LaunchSpec* spec) {

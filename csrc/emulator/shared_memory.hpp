@@ -123,12 +123,26 @@ inline void check_shared_store(const Fiber& f, const mdf_emu_array& array, long 
   s = {launch->now, 0, 0, 0, u16(f.linear), 0, 1, 0, 0, 0};
 }
 
+// Every access, where somebody wants to know (compile/emulate_banks.py mirrors the layout).
+struct SharedAccess {
+  u32 thread;
+  int site;
+  u32 offset, bytes;
+};
+inline SharedAccess* trace = nullptr;
+inline u64 trace_room = 0;
+inline u64 traced = 0;
+inline void note_access(const Fiber& f, u32 offset, u32 bytes, int site) {
+  if (traced < trace_room) trace[traced++] = {f.global, site, offset, bytes};
+}
+
 inline void load_shared(const mdf_emu_array& array, long long i, u32 n, void* out, int site) {
   const u32 offset = place(array, i, n, "load", site);
   Fiber& f = *launch->running;
   for (u32 k = 0; k < n * array.element; ++k) {
     check_shared_load(f, array, i + k / array.element, f.block->shadow[offset + k], site);
   }
+  note_access(f, offset, n * array.element, site);
   std::memcpy(out, &f.block->shared[offset], n * array.element);
 }
 
@@ -139,6 +153,7 @@ inline void store_shared(const mdf_emu_array& array, long long i, u32 n, const v
   for (u32 k = 0; k < n * array.element; ++k) {
     check_shared_store(f, array, i + k / array.element, f.block->shadow[offset + k], site);
   }
+  note_access(f, offset, n * array.element, site);
   std::memcpy(&f.block->shared[offset], value, n * array.element);
 }
 

@@ -14,6 +14,7 @@ import test_device_integer as integer
 import test_device_math as math
 import test_device_philox as philox
 import test_device_reduce as reduce
+import test_device_scatter as scatter
 import test_emulate_launch as launching
 from kernels.emulated import INCLUDE, KERNELS, table_kernel
 
@@ -43,6 +44,7 @@ def _source() -> str:
     ]
     tables += [convert._cast_kernel(kind) for kind in ("f32", "c64")]
     tables += [convert._vector_kernel(kind) for kind in convert.SMALL]
+    tables += [scatter._kernels(kind) for kind in scatter.DTYPES]
     tables += [reduce._group_kernel(f32, op, *reduce.GROUPS[3]) for op in reduce.OPS]
     bodies = [philox.SOURCE, reduce.PAIRS, launching.SOURCE]
     text = "".join(chain(tables, (body.removeprefix(INCLUDE) for body in bodies)))

@@ -47,7 +47,9 @@ arg(MDF_IN(float) x, MDF_OUT(mdf::i64) largest, MDF_OUT(mdf::i64) smallest) {
   const mdf::i64 i = threadIdx.x;
   const mdf::Indexed<float> mine{mdf::load1(x, i), i};
   const mdf::Indexed<float> top = mdf::block_reduce<mdf::ArgMax, 128>(mine, scratch);
-  const mdf::Indexed<float> low = mdf::block_reduce<mdf::ArgMin, 128>(mine, scratch);
+  MDF_SHARED(mdf::Indexed32<float>, other, 4);
+  const mdf::Indexed32<float> same{mdf::load1(x, i), mdf::i32(i)};
+  const mdf::Indexed32<float> low = mdf::block_reduce<mdf::ArgMin, 128>(same, other);
   mdf::store1(largest, i, top.index);
   mdf::store1(smallest, i, low.index);
 }

@@ -46,7 +46,7 @@ CLOSED = {"matmul", "linear", "sdpa", "sdpa_backward", "sort", "argsort", "topk"
 CLOSED |= {"digamma", "ndtri", "zeta"}
 # Instructions of a kernel without a text of their own, numbers of the host, what the program does.
 NEVER_A_STEP = {"view", "copy", "rearrange", "factory", "scalar", "rng_state"}
-NEVER_A_STEP |= {"chunk", "start", "wait", "placement", "input"}
+NEVER_A_STEP |= {"chunk", "start", "wait", "placement", "input", "index", "scatter"}
 
 
 def test_the_list_of_gaps_is_what_the_generator_leaves():

@@ -201,3 +201,76 @@ def _eager_weighted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 WEIGHTED = Case("weighted_softmax", _rows(2), _weighted, _eager_weighted)
+
+
+def column_sum(b: Builder, x: Use) -> Use:
+    """The sum over all dims but the last."""
+    return b.op("sum", (x,), at.DimsAttrs(tuple(range(b.tensor(x).ndim - 1))))[0]
+
+
+def _rms_norm_gradient(b: Builder, uses: list[Use]) -> tuple[Use, ...]:
+    """dx and dw of RMSNorm, from x, w, the rows' scales and dy."""
+    x, w, scale, dy = uses
+    dtype, wide = b.tensor(x).dtype, b.tensor(x).dtype.compute
+    y, g = cast(b, x, wide), cast(b, dy, wide)
+    (normed,) = b.op("mul", (y, back(b, scale, y)))
+    (weighted,) = b.op("mul", (g, last(b, cast(b, w, wide), y)))
+    dw = column_sum(b, b.op("mul", (g, normed))[0])
+    shared = mean(b, b.op("mul", (weighted, normed))[0])
+    (less,) = b.op("mul", (normed, back(b, shared, y)))
+    (left,) = b.op("sub", (weighted, less))
+    (dx,) = b.op("mul", (left, back(b, scale, y)))
+    return cast(b, dx, dtype), cast(b, dw, dtype)
+
+
+def _eager_rms_norm_gradient(
+    x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, dy: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    normed, weighted = x * scale[:, None], dy * w
+    shared = (weighted * normed).mean(-1, keepdim=True)
+    return (weighted - normed * shared) * scale[:, None], (dy * normed).sum(0)
+
+
+def _layer_norm_gradient(b: Builder, uses: list[Use]) -> tuple[Use, ...]:
+    """dx, dw and db of LayerNorm, from x, w, the rows' means and scales, and dy."""
+    x, w, center, scale, dy = uses
+    dtype, wide = b.tensor(x).dtype, b.tensor(x).dtype.compute
+    y, g = cast(b, x, wide), cast(b, dy, wide)
+    db = column_sum(b, g)
+    (distance,) = b.op("sub", (y, back(b, center, y)))
+    (normed,) = b.op("mul", (distance, back(b, scale, y)))
+    dw = column_sum(b, b.op("mul", (g, normed))[0])
+    (weighted,) = b.op("mul", (g, last(b, cast(b, w, wide), y)))
+    first, second = mean(b, weighted), mean(b, b.op("mul", (weighted, normed))[0])
+    (less,) = b.op("mul", (normed, back(b, second, y)))
+    (left,) = b.op("sub", (b.op("sub", (weighted, back(b, first, y)))[0], less))
+    (dx,) = b.op("mul", (left, back(b, scale, y)))
+    return cast(b, dx, dtype), cast(b, dw, dtype), cast(b, db, dtype)
+
+
+def _eager_layer_norm_gradient(
+    x: torch.Tensor, w: torch.Tensor, center: torch.Tensor, scale: torch.Tensor, dy: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    normed, weighted = (x - center[:, None]) * scale[:, None], dy * w
+    first = weighted.mean(-1, keepdim=True)
+    second = (weighted * normed).mean(-1, keepdim=True)
+    dx = (weighted - first - normed * second) * scale[:, None]
+    return dx, (dy * normed).sum(0), dy.sum(0)
+
+
+def _gradient_inputs(numbers: int) -> Callable[..., list[TensorType]]:
+    """A matrix, a vector along its rows, f32 numbers for each row, and a matrix again."""
+    return lambda rows, n, dtype: [
+        tensor(dtype, rows, n),
+        tensor(dtype, n),
+        *[tensor(dtype.compute, rows)] * numbers,
+        tensor(dtype, rows, n),
+    ]
+
+
+RMS_NORM_GRADIENT = Case(
+    "rms_norm_gradient", _gradient_inputs(1), _rms_norm_gradient, _eager_rms_norm_gradient
+)
+LAYER_NORM_GRADIENT = Case(
+    "layer_norm_gradient", _gradient_inputs(2), _layer_norm_gradient, _eager_layer_norm_gradient
+)

@@ -83,21 +83,23 @@ def test_norms_of_bf16(case: Case, n: int) -> None:
 def test_softmax_of_f32(n: int) -> None:
     executable = run_case(SOFTMAX, 3, n, DType.F32)
     kernel = only_kernel(executable)
-    assert kernel.launch.hold == ("none" if n == 65536 else "registers")
+    assert kernel.launch.hold == "registers"
+    assert (kernel.launch.cluster > 1) == (n == 65536)
     check_bytes(executable, 4 * 2 * 3 * n)
 
 
 @pytest.mark.parametrize(
-    ("n", "hold"),
+    ("n", "hold", "cluster"),
     [
-        (4096, "registers"),
-        (57344, "shared"),  # 1024 threads x 7 vectors of two tensors: 224 KB a block
-        (65536, "none"),  # with an eighth vector they fit nowhere
+        (4096, "registers", 1),
+        (57344, "shared", 1),  # 1024 threads x 7 vectors of two tensors: 224 KB a block
+        (65536, "registers", 4),  # with an eighth vector they fit no block alone
     ],
 )
-def test_where_a_row_of_two_tensors_is_held(n: int, hold: str) -> None:
+def test_where_a_row_of_two_tensors_is_held(n: int, hold: str, cluster: int) -> None:
     executable = run_case(ADD_RMS_NORM, 2, n, DType.BF16)
-    assert only_kernel(executable).launch.hold == hold
+    launch = only_kernel(executable).launch
+    assert (launch.hold, launch.cluster) == (hold, cluster)
     check_bytes(executable, 2 * (4 * 2 * n + n))
 
 

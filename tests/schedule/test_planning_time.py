@@ -49,6 +49,21 @@ def many_sums(ops: int) -> Fusion:
     )
 
 
+def sums_of_columns(ops: int) -> Fusion:
+    """A sum over the first dim after each second op."""
+    b = Builder(None, "local")
+    values = _chain(b, b.input(tensor(DType.F32, 64, 128)), ops // 2)
+    return b.finish(tuple(b.op("sum", (v,), at.DimsAttrs((0,)))[0] for v in values))
+
+
+def turned(ops: int) -> Fusion:
+    """A long chain of what lies across."""
+    b = Builder(None, "local")
+    (across,) = b.op("permute", (b.input(tensor(DType.F32, 64, 128)),), at.DimsAttrs((1, 0)))
+    (copied,) = b.op("copy", (across,), at.CopyAttrs((0, 1), True))
+    return b.finish((_chain(b, copied, ops - 2)[-1],))
+
+
 def blocks(ops: int) -> Fusion:
     """Residual blocks of norm, linear and activation: as many kernels as linears."""
     b = Builder(None, "local")
@@ -67,7 +82,7 @@ def independent(ops: int) -> Fusion:
     return b.finish(tuple(_chain(b, x, 2)[-1] for x in inputs))
 
 
-PROGRAMS = [chain, chain_of_outputs, many_sums, blocks, independent]
+PROGRAMS = [chain, chain_of_outputs, many_sums, sums_of_columns, turned, blocks, independent]
 
 
 def _seconds(fusion: Fusion, runs: int) -> float:

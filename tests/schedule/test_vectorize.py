@@ -56,7 +56,13 @@ def test_vectors_have_16_bytes(dtype: DType, width: int) -> None:
 
 @pytest.mark.parametrize(("n", "width"), [(64, 8), (60, 4), (62, 2), (63, 1)])
 def test_the_row_must_be_a_multiple(n: int, width: int) -> None:
-    assert only(plan(copy(DType.BF16, 1, n), [InputClass(None)])).launch.vector == width
+    assert only(plan(copy(DType.BF16, 2, n), [InputClass((128, 1))])).launch.vector == width
+
+
+@pytest.mark.parametrize("n", [64, 60, 63, 1])
+def test_of_a_flat_kernel_elements_may_be_left_over(n: int) -> None:
+    launch = only(plan(copy(DType.BF16, 1, n), [InputClass(None)])).launch
+    assert (launch.vector, launch.ragged) == (8 if n > 1 else 1, n in (60, 63))
 
 
 @pytest.mark.parametrize(("alignment", "width"), [(16, 8), (8, 4), (4, 2), (2, 1)])

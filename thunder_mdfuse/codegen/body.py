@@ -4,9 +4,10 @@ Levels, outside in: the row (nothing varies along columns), the vector (varies, 
 fastest axis, or is fetched as a whole) and the lane (one element of a vector).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from thunder_mdfuse.codegen import mailbox
+from thunder_mdfuse.codegen.accumulators import Accumulator
 from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor, literal, write
 from thunder_mdfuse.codegen.index import Arguments, IndexPrinter
 from thunder_mdfuse.codegen.statements import Block
@@ -23,6 +24,7 @@ from thunder_mdfuse.schedule.plan import (
     Instr,
     KernelPlan,
     Load,
+    Position,
     Scalar,
     Store,
 )
@@ -36,8 +38,9 @@ class BodyWriter:
     ) -> None:
         self.plan, self.arguments, self.scalars, self.index = plan, arguments, scalars, index
         self.columns = {a.name for a in plan.columns}
-        self.fast = plan.columns[-1].name if plan.columns else ""
+        self.fast = plan.fast.name if plan.fast is not None else ""
         names = {a.name: a.name for a in (*plan.rows, *plan.columns)}
+        names |= {symbol: f"v{at}" for symbol, at in plan.positions.items()}
         self.flat = positions(plan.columns, "c")
         self.at_vector = self._printer({**names, "c": "c"})
         if plan.launch.vector > 1:
@@ -62,7 +65,7 @@ class BodyWriter:
     def row_statements(self, block: Block, phase: int) -> None:
         """Declare what does not vary along columns and becomes known in ``phase``."""
         for at, instr in enumerate(self.plan.body):
-            if instr.depends & self.columns or instr.op.startswith("reduce_"):
+            if instr.depends & self.columns or instr.op.startswith("reduce_") or instr.late:
                 continue
             if instr.phase == phase and not isinstance(instr.detail, Const):
                 self._declare(block, at, self.at_vector)
@@ -103,23 +106,15 @@ class BodyWriter:
         made.
         """
         vectors = [n for n in needed if self._is_vector_load(n)]
-        for at in vectors:
-            if at not in fetched:
-                self.fetch(block, at, f"const auto x{at}")
-        whole = [
-            n for n in needed if n not in vectors and self.fast not in self.plan.body[n].depends
-        ]
+        new = [n for n in vectors if n not in fetched]
+        first = self.declare_operands(block, new)
+        for at in new:
+            self.fetch(block, at, f"const auto x{at}")
+        whole = [n for n in needed if n not in vectors and self._is_whole(n)]
         for at in whole:
-            self._declare(block, at, self.at_vector)
-        outs = {s.buffer: s for s in stores if s.access == "vector"}
-        for number in outs:
-            cpp = CPP_TYPES[self.plan.buffers[number].dtype]
-            block.add(f"mdf::Vec<{cpp}, {self.plan.launch.vector}> y{number};")
-        lanes = block
-        if self.plan.launch.vector > 1:
-            lanes = block.open(
-                f"for (mdf::i32 j = 0; j < {self.plan.launch.vector}; ++j)", "#pragma unroll"
-            )
+            if at not in first:
+                self._declare(block, at, self.at_vector)
+        lanes = self._lanes(block, stores)
         for at in needed:
             if at in vectors:
                 self._lane_of_vector(lanes, at)
@@ -129,16 +124,29 @@ class BodyWriter:
             self._accumulate(lanes, n)
         self._stores(block, lanes, stores, guard)
 
+    def _is_whole(self, at: int) -> bool:
+        """Whether instruction ``at`` has one value for all elements of a vector."""
+        instr = self.plan.body[at]
+        return self.fast not in instr.depends and not instr.late
+
+    def _lanes(self, block: Block, stores: list[Store]) -> Block:
+        """The loop over the elements of a vector, after the vectors that ``stores`` will fill."""
+        for number in dict.fromkeys(s.buffer for s in stores if s.access == "vector"):
+            cpp = CPP_TYPES[self.plan.buffers[number].dtype]
+            block.add(f"mdf::Vec<{cpp}, {self.plan.launch.vector}> y{number};")
+        if self.plan.launch.vector == 1:
+            return block
+        head = f"for (mdf::i32 j = 0; j < {self.plan.launch.vector}; ++j)"
+        return block.open(head, "#pragma unroll")
+
     def _stores(self, block: Block, lanes: Block, stores: list[Store], guard: str) -> None:
         condition = f"if ({guard}) " if guard else ""
         for s in stores:
             value = self._stored(s)
             if s.access == "vector":
-                slot = "j" if self.plan.launch.vector > 1 else "0"
-                lanes.add(f"y{s.buffer}.v[{slot}] = {value};")
+                lanes.add(f"y{s.buffer}.v[{self._slot()}] = {value};")
             else:
-                offset = self.at_lane(s.offset)
-                lanes.add(f"{condition}mdf::store1(b{s.buffer}, {offset}, {value});")
+                lanes.add(condition + self._store(s, self.at_lane(s.offset), value))
         for s in stores:
             if s.access == "vector":
                 offset = self.at_vector(s.offset)
@@ -148,7 +156,13 @@ class BodyWriter:
     def store_once(self, block: Block, store: Store) -> None:
         """A store of a value that the whole group shares."""
         offset = self.at_vector(store.offset)
-        block.add(f"mdf::store1(b{store.buffer}, {offset}, {self._stored(store)});")
+        block.add(self._store(store, offset, self._stored(store)))
+
+    def _store(self, store: Store, offset: str, value: str) -> str:
+        """The statement that stores one element."""
+        condition = "" if store.when is None else f"if ({self._value(store.when)}) "
+        function = {"set": "store1", "scatter": "scatter_store", "add": "scatter_add"}[store.mode]
+        return f"{condition}mdf::{function}(b{store.buffer}, {offset}, {value});"
 
     def _stored(self, store: Store) -> str:
         dtype = self.plan.buffers[store.buffer].dtype
@@ -159,17 +173,48 @@ class BodyWriter:
         return isinstance(detail, Load) and detail.access == "vector"
 
     def _lane_of_vector(self, block: Block, at: int) -> None:
-        slot = "j" if self.plan.launch.vector > 1 else "0"
         cpp = CPP_TYPES[self.plan.body[at].dtype.compute]
-        block.add(f"const {cpp} v{at} = mdf::to_compute(x{at}.v[{slot}]);")
+        block.add(f"const {cpp} v{at} = mdf::to_compute(x{at}.v[{self._slot()}]);")
+
+    def _slot(self) -> str:
+        """Which element of a vector the lane loop has."""
+        return "j" if self.plan.launch.vector > 1 else "0"
 
     def _accumulate(self, block: Block, n: int) -> None:
         instr = self.plan.body[n]
-        block.add(
-            f"a{n} = {functor(instr.op, instr.dtype)}::apply(a{n}, {self._value(instr.args[0])});"
-        )
+        if instr.op.startswith("scan_"):
+            block.add(f"r{n}.v[{self._slot()}] = {self._value(instr.args[0])};")
+            return
+        mine, value = self._accumulator(n), self._value(instr.args[0])
+        if isinstance(instr.detail, Index):
+            value = Accumulator(self.plan, n).of([value, self.at_lane(instr.detail.value)])
+        block.add(f"{mine} = {functor(instr.op, instr.dtype)}::apply({mine}, {value});")
+
+    def _accumulator(self, n: int) -> str:
+        """What a thread has of reduction ``n`` so far, for the element that the lane loop has."""
+        return f"a{n}"
+
+    def declare_operands(self, block: Block, loads: Sequence[int]) -> set[int]:
+        """Declare what the offsets of vector ``loads`` need that varies along columns.
+
+        Returns the instructions, so that nobody declares them in the same block again.
+        """
+        found: set[int] = set()
+        stack = list(loads)
+        while stack:
+            operands = self.plan.body[stack.pop()].args
+            new = {a for a in operands if self.plan.body[a].depends & self.columns} - found
+            found |= new
+            stack += new
+        for operand in sorted(found):
+            if not isinstance(self.plan.body[operand].detail, Const):
+                self._declare(block, operand, self.at_vector)
+        return found
 
     def _declare(self, block: Block, at: int, printer: Callable[[Size], str]) -> None:
+        if isinstance(self.plan.body[at].detail, Position):
+            block.add(f"const {self.index} v{at} = {self._written(at, printer)};")
+            return
         cpp = CPP_TYPES[self.plan.body[at].dtype.compute]
         block.add(f"const {cpp} v{at} = {self._written(at, printer)};")
 
@@ -192,10 +237,14 @@ class BodyWriter:
             return f"static_cast<mdf::i64>({printer(detail.value)})"
         if isinstance(detail, InRange):
             return self._bounds(detail.bounds, printer)
+        if isinstance(detail, Position):
+            return self._position(detail, self._value(instr.args[0]), printer)
         if isinstance(detail, Draw):
             return self._rounded(instr, self._draw(detail, instr, printer))
         if instr.op == "cast":
             return self._cast(instr)
+        if instr.op.startswith("scan_"):
+            return f"r{at}.v[{self._slot()}]"
         among = self.plan.body[instr.args[-1]].dtype.compute
         text = write(instr.op, among, [self._value(a) for a in instr.args], instr.loose)
         return self._rounded(instr, text)
@@ -205,7 +254,15 @@ class BodyWriter:
         if not load.mask:
             return value
         cpp = CPP_TYPES[dtype.compute]
-        return f"{self._bounds(load.mask, printer)} ? {value} : static_cast<{cpp}>(0)"
+        empty = f"{cpp}{{}}" if dtype.is_complex else f"static_cast<{cpp}>(0)"
+        return f"{self._bounds(load.mask, printer)} ? {value} : {empty}"
+
+    def _position(self, position: Position, index: str, printer: Callable[[Size], str]) -> str:
+        extent = self.arguments.name(position.extent)
+        value = f"mdf::position<{self.index}>({index}, {extent})"
+        if not position.mask:
+            return value
+        return f"{self._bounds(position.mask, printer)} ? {value} : {self.index}(0)"
 
     def _bounds(self, bounds: tuple[Bound, ...], printer: Callable[[Size], str]) -> str:
         tests = []
@@ -229,9 +286,11 @@ class BodyWriter:
         return _round(text, instr.dtype) if instr.rounds and instr.dtype.is_low_precision else text
 
     def _draw(self, draw: Draw, instr: Instr, printer: Callable[[Size], str]) -> str:
-        seed, offset = (self._value(a) for a in instr.args)
+        seed, offset = (self._value(a) for a in instr.args[:2])
         words = f"static_cast<mdf::u64>({seed}), static_cast<mdf::u64>({offset})"
         counter = f"static_cast<mdf::u64>({printer(draw.counter)})"
+        if instr.op == "normal":
+            return f"mdf::draw_normal<{CPP_TYPES[instr.dtype.compute]}>({words}, {counter})"
         low, high = (literal(repr(x), instr.dtype.compute) for x in (draw.low, draw.high))
         return f"mdf::draw({words}, {counter}, {low}, {high})"
 

@@ -35,7 +35,8 @@ class NotGenerated:
 
 @dataclass(frozen=True)
 class Template:
-    """``{0}``, ``{1}``: the operands. ``for_bool`` and ``for_integer`` where they differ.
+    """``{0}``, ``{1}``: the operands. ``for_bool``, ``for_integer``, ``for_complex``: where they
+    differ.
 
     ``loose``: the cheap form for an f32 value that leaves the kernel rounded to 16 or 8 bits.
     """
@@ -43,6 +44,7 @@ class Template:
     text: str
     for_bool: str = ""
     for_integer: str = ""
+    for_complex: str = ""
     loose: str = ""
 
 
@@ -54,7 +56,15 @@ class Reduction:
     for_bool: str = ""
 
 
-Row = Template | Reduction | NotGenerated
+@dataclass(frozen=True)
+class Scan:
+    """``op``: the functor whose running combination it is."""
+
+    op: str
+    for_bool: str = ""
+
+
+Row = Template | Reduction | Scan | NotGenerated
 
 
 def _calls(names: str, operands: int) -> dict[str, Row]:
@@ -65,7 +75,8 @@ def _calls(names: str, operands: int) -> dict[str, Row]:
 _INDEX = NotGenerated("becomes index arithmetic of the kernel that reads it")
 _HOST = NotGenerated("a number that the host computes and passes")
 _ATEN = NotGenerated("an ATen step: on the closed list of library kernels")
-_GAP = NotGenerated("an ATen step until a kernel family computes it")
+_LOOKUP = NotGenerated("a load at a position that another value gives")
+_SCATTER = NotGenerated("a kernel of its own, whose stores go where another value says")
 _COMM = NotGenerated("a collective")
 _EARLIER = NotGenerated("rewritten by an earlier stage")
 
@@ -91,6 +102,8 @@ EXPRS: dict[str, Row] = {
     ),
     "exp": Template("mdf::exp({0})", loose="mdf::loose_exp({0})"),
     "erf": Template("mdf::erf({0})", loose="mdf::loose_erf({0})"),
+    "real": Template("{0}", for_complex="mdf::real({0})"),
+    "imag": Template("mdf::imag({0})"),
     "reciprocal": Template("mdf::reciprocal({0})", loose="mdf::loose_div(1.0f, {0})"),
     "trunc_div": Template("mdf::trunc(mdf::div({0}, {1}))", for_integer="mdf::div_trunc({0}, {1})"),
     "floor_div": Template("mdf::div_floor({0}, {1})"),
@@ -98,8 +111,8 @@ EXPRS: dict[str, Row] = {
     "maximum": Template("mdf::maximum({0}, {1})", for_bool="({0} || {1})"),
     "shift_left": Template("mdf::shl({0}, {1})"),
     "shift_right": Template("mdf::shr({0}, {1})"),
-    "eq": Template("({0} == {1})"),
-    "ne": Template("({0} != {1})"),
+    "eq": Template("({0} == {1})", for_complex="mdf::equal({0}, {1})"),
+    "ne": Template("({0} != {1})", for_complex="!mdf::equal({0}, {1})"),
     "lt": Template("({0} < {1})"),
     "le": Template("({0} <= {1})"),
     "gt": Template("({0} > {1})"),
@@ -108,10 +121,17 @@ EXPRS: dict[str, Row] = {
     "logical_or": Template("(mdf::cast<bool>({0}) || mdf::cast<bool>({1}))"),
     "cast": Template("{0}"),
     "uniform": Template("{0}"),
+    "normal": Template("{0}"),
     "sum": Reduction("Sum", for_bool="Any"),
     "prod": Reduction("Prod", for_bool="All"),
     "amax": Reduction("Max", for_bool="Any"),
     "amin": Reduction("Min", for_bool="All"),
+    "argmax": Reduction("ArgMax"),
+    "argmin": Reduction("ArgMin"),
+    "cumsum": Scan("Sum"),
+    "cumprod": Scan("Prod"),
+    "cummax": Scan("Max", for_bool="Any"),
+    "cummin": Scan("Min", for_bool="All"),
     **dict.fromkeys(
         ("broadcast_in_dim", "permute", "squeeze", "slice", "reshape", "copy", "flip", "chunk"),
         _INDEX,
@@ -121,10 +141,9 @@ EXPRS: dict[str, Row] = {
     **dict.fromkeys(
         ("matmul", "linear", "sdpa", "sdpa_backward", "sort", "argsort", "topk"), _ATEN
     ),
-    **dict.fromkeys(("digamma", "ndtri", "zeta", "real", "imag"), _ATEN),
-    **dict.fromkeys(("argmax", "argmin", "cumsum", "cumprod"), _GAP),
-    **dict.fromkeys(("take", "take_along_axis", "gather", "embedding", "embedding_backward"), _GAP),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add"), _GAP),
+    **dict.fromkeys(("digamma", "ndtri", "zeta"), _ATEN),
+    **dict.fromkeys(("take", "take_along_axis", "gather", "embedding"), _LOOKUP),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add", "embedding_backward"), _SCATTER),
     "rng_state": NotGenerated("read from torch's generator by the program"),
     **dict.fromkeys(("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "wait"), _COMM),
     **dict.fromkeys(("from_local", "to_local", "reshard", "var", "var_mean"), _EARLIER),
@@ -132,7 +151,10 @@ EXPRS: dict[str, Row] = {
 
 
 # Instructions that only schedules make.
-FUSED = {"fma": Template("mdf::fma({0}, {1}, {2})")}
+FUSED = {
+    "fma": Template("mdf::fma({0}, {1}, {2})"),
+    "complex": Template("mdf::complex_of({0}, {1})"),
+}
 
 
 def write(op: str, dtype: DType, args: list[str], loose: bool = False) -> str:
@@ -146,19 +168,25 @@ def write(op: str, dtype: DType, args: list[str], loose: bool = False) -> str:
         text = row.for_bool
     elif dtype.is_integer and row.for_integer:
         text = row.for_integer
+    elif dtype.is_complex and row.for_complex:
+        text = row.for_complex
     return text.format(*args)
 
 
 def functor(op: str, dtype: DType) -> str:
-    """The device functor of instruction ``reduce_<op>`` on ``dtype``."""
-    row = EXPRS[op.removeprefix("reduce_")]
-    assert isinstance(row, Reduction), f"{op} is no reduction"
+    """The device functor of instruction ``reduce_<op>`` or ``scan_<op>`` on ``dtype``."""
+    row = EXPRS[op.removeprefix("reduce_").removeprefix("scan_")]
+    assert isinstance(row, Reduction | Scan), f"{op} is no reduction"
     return f"mdf::{row.for_bool if dtype is DType.BOOL else row.op}"
 
 
 def literal(text: str, dtype: DType) -> str:
     """C++ for the number whose ``repr`` is ``text``, in compute type ``dtype``."""
     cpp = CPP_TYPES[dtype]
+    if dtype.is_complex:
+        part = DType.F32 if dtype is DType.C64 else DType.F64
+        real, _, imaginary = text.partition(" ")
+        return f"{cpp}{{{literal(real, part)}, {literal(imaginary or '0', part)}}}"
     if text in ("lowest", "highest"):
         sign = "-" if text == "lowest" else ""
         return f"{sign}mdf::infinity<{cpp}>()" if dtype.is_float else f"mdf::Limits<{cpp}>::{text}"

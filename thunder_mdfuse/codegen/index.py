@@ -1,6 +1,6 @@
 """Sizes as C++: the domain's symbols stay, everything else becomes a kernel argument, once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.sizes import Expr, Fn, Monomial, Size, Sym
@@ -41,6 +41,14 @@ class IndexPrinter:
         if rest != 0:
             parts.append(self.arguments.name(rest))
         return " + ".join(parts)
+
+    def definitions(self, index: str, pairs: Iterable[tuple[str, Size]]) -> list[str]:
+        """Statements that define each name of ``pairs``, in C++ type ``index``, for the next."""
+        found = []
+        for name, value in pairs:
+            found.append(f"const {index} {name} = {self(value)};")
+            self.names = {**self.names, name: name}
+        return found
 
     def _moves(self, size: Size) -> bool:
         return bool(sizes.symbols(size) & self.names.keys())

@@ -83,8 +83,8 @@ class KernelWriter:
 
     def _moves(self, store: Store) -> bool:
         """Whether the store is made for each column; an empty tensor may have no stride there."""
-        depends = self.plan.body[store.value].depends
-        return bool((symbols(store.offset) | depends) & self.column_names)
+        depends = (self.plan.body[a].depends for a in store.operands)
+        return bool(symbols(store.offset).union(*depends) & self.column_names)
 
     def _source(self) -> tuple[str, str]:
         written = {b.value for b in self.plan.buffers if b.written}
@@ -93,7 +93,7 @@ class KernelWriter:
             cpp = CPP_TYPES[buffer.dtype]
             if mailbox.is_mailbox(buffer):
                 parameters.append(f"MDF_IN(mdf::u64) b{n}")
-            elif buffer.space in ("workspace", "counters"):
+            elif buffer.space in ("workspace", "counters") or buffer.updated:
                 parameters.append(f"MDF_INOUT({cpp}) b{n}")
             elif buffer.written:
                 parameters.append(f"MDF_OUT({cpp}) b{n}")

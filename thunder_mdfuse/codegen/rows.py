@@ -9,13 +9,13 @@ k(b0, b1, ..., p0, p1, ..., s0, ...)      buffers, sizes, scalars
 """
 
 from thunder_mdfuse.codegen import mailbox
-from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor
+from thunder_mdfuse.codegen.accumulators import Accumulator
+from thunder_mdfuse.codegen.exprs import CPP_TYPES
 from thunder_mdfuse.codegen.index import IndexPrinter
 from thunder_mdfuse.codegen.kernel import KernelText, KernelWriter
 from thunder_mdfuse.codegen.statements import Block
 from thunder_mdfuse.ir.sizes import Size, product
-from thunder_mdfuse.ir.types import DType
-from thunder_mdfuse.schedule.axes import positions
+from thunder_mdfuse.schedule.axes import nested_positions, positions
 from thunder_mdfuse.schedule.launch import (
     MOST_UNROLLED,
     held_instructions,
@@ -43,8 +43,7 @@ class RowsWriter(KernelWriter):
             self._open_rows()
         else:
             self.body.row_statements(self.top, 0)
-        accumulators = [i for i in self.plan.body if i.op.startswith("reduce_")]
-        self._declare_scratch([i.dtype.compute for i in accumulators])
+        self._declare_scratch()
         self._declare_held()
         for phase in range(self.plan.phases):
             self._phase(phase)
@@ -75,12 +74,16 @@ class RowsWriter(KernelWriter):
             self.top.add(f"const mdf::i32 lane = threadIdx.x % {self.launch.group};")
         self.body.row_statements(self.top, 0)
 
-    def _declare_scratch(self, dtypes: list[DType]) -> None:
-        for dtype in dict.fromkeys(dtypes):
-            if self.launch.group > 32:
-                cpp = CPP_TYPES[dtype]
-                count = self.launch.threads // 32
-                self.top.add(f"MDF_SHARED({cpp}, scratch_{dtype}, {count});")
+    def _declare_scratch(self) -> None:
+        every = [Accumulator(self.plan, n) for n, _ in self._reductions()]
+        if self.launch.group > 32:
+            for name, cpp in {a.scratch: a.cpp for a in every}.items():
+                self.top.add(f"MDF_SHARED({cpp}, {name}, {self.launch.threads // 32});")
+
+    def _reductions(self, ends: int | None = None) -> list[tuple[int, Instr]]:
+        """The reductions that end a phase, or those that end phase ``ends``, by number."""
+        found = [(n, i) for n, i in enumerate(self.plan.body) if i.op.startswith("reduce_")]
+        return [(n, i) for n, i in found if ends is None or i.phase == ends + 1]
 
     def _declare_held(self) -> None:
         for at in self.held if self.launch.hold != "none" else []:
@@ -105,20 +108,16 @@ class RowsWriter(KernelWriter):
         return (self.length + chunk - 1) // chunk
 
     def _phase(self, phase: int) -> None:
-        reductions = [
-            (n, i)
-            for n, i in enumerate(self.plan.body)
-            if i.op.startswith("reduce_") and i.phase == phase + 1
-        ]
-        for n, instr in reductions:
-            cpp = CPP_TYPES[instr.dtype.compute]
-            self.top.add(f"{cpp} a{n} = {functor(instr.op, instr.dtype)}::identity<{cpp}>();")
+        reductions = [n for n, _ in self._reductions(phase)]
+        for n in reductions:
+            mine = Accumulator(self.plan, n)
+            self.top.add(f"{mine.cpp} {mine.name} = {mine.identity};")
         stores = [s for s in self.plan.stores if store_phase(self.plan, s.value) == phase]
         inside = [s for s in stores if self._moves(s)]
         if reductions or inside:
-            self._loops(phase, [n for n, _ in reductions], inside)
-        for n, instr in reductions:
-            self._combine(n, instr.op, instr.dtype)
+            self._loops(phase, reductions, inside)
+        for n in reductions:
+            self._combine(n)
         if reductions and self.shares_rows:
             self._combine_parts(reductions)
         if reductions:
@@ -127,40 +126,45 @@ class RowsWriter(KernelWriter):
         if once:
             self._store_once(once)
 
-    def _combine(self, n: int, op: str, dtype: DType) -> None:
-        cpp = CPP_TYPES[dtype.compute]
+    def _combine(self, n: int) -> None:
+        mine = Accumulator(self.plan, n)
         group, threads = self.launch.group, self.launch.threads
-        scratch = f", scratch_{dtype.compute}" if group > 32 else ""
+        scratch = f", {mine.scratch}" if group > 32 else ""
         width = f"{group}, {threads}" if group > 32 else f"{group}"
-        call = f"mdf::group_reduce<{functor(op, dtype)}, {width}>(a{n}{scratch})"
-        target = f"a{n}" if self.shares_rows else f"const {cpp} v{n}"
-        self.top.add(f"{target} = {call};")
+        call = f"mdf::group_reduce<{mine.functor}, {width}>({mine.name}{scratch})"
+        if self.shares_rows:
+            self.top.add(f"{mine.name} = {call};")
+        else:
+            self.top.add(f"const {mine.result} v{n} = {mine.outcome(call)};")
 
-    def _combine_parts(self, reductions: list[tuple[int, Instr]]) -> None:
+    def _combine_parts(self, reductions: list[int]) -> None:
         """All parts of a row leave their results; the last to arrive combines them in order."""
         parts = self.arguments.name(self.launch.parts)
-        spaces = {
-            b.value.node: k for k, b in enumerate(self.plan.buffers) if b.space == "workspace"
-        }
+        every = [Accumulator(self.plan, n) for n in reductions]
+        spaces: dict[int, list[int]] = {}
+        for k, b in enumerate(self.plan.buffers):
+            if b.space == "workspace":
+                spaces.setdefault(b.value.node, []).append(k)
         (counters,) = [k for k, b in enumerate(self.plan.buffers) if b.space == "counters"]
         first = self.top.open("if (lane == 0)")
-        for n, _ in reductions:
-            first.add(f"mdf::store1(b{spaces[n]}, row * {parts} + part, a{n});")
+        for n, mine in zip(reductions, every, strict=True):
+            for k, part in mine.fields(spaces[n]):
+                first.add(f"mdf::store1(b{k}, row * {parts} + part, {part});")
         arrive = f"mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b{counters}), row, {parts})"
         self.top.add(f"if (!{arrive}) return;")
-        for n, instr in reductions:
-            self.top.add(f"a{n} = {functor(instr.op, instr.dtype)}::identity<decltype(a{n})>();")
+        for mine in every:
+            self.top.add(f"{mine.name} = {mine.functor}::identity<decltype({mine.name})>();")
         loop = self.top.open(f"for (mdf::i32 q = lane; q < {parts}; q += {self.launch.group})")
-        for n, instr in reductions:
-            other = f"mdf::load1(b{spaces[n]}, row * {parts} + q)"
-            loop.add(f"a{n} = {functor(instr.op, instr.dtype)}::apply(a{n}, {other});")
-        for n, instr in reductions:
-            cpp, scratch = CPP_TYPES[instr.dtype.compute], f"scratch_{instr.dtype.compute}"
-            kind = f"{functor(instr.op, instr.dtype)}, {self.launch.group}, {self.launch.threads}"
-            self.top.add(f"const {cpp} v{n} = mdf::group_reduce<{kind}>(a{n}, {scratch});")
+        for n, mine in zip(reductions, every, strict=True):
+            other = mine.of([f"mdf::load1(b{k}, row * {parts} + q)" for k in spaces[n]])
+            loop.add(f"{mine.name} = {mine.functor}::apply({mine.name}, {other});")
+        for n, mine in zip(reductions, every, strict=True):
+            kind = f"{mine.functor}, {self.launch.group}, {self.launch.threads}"
+            whole = mine.outcome(f"mdf::group_reduce<{kind}>({mine.name}, {mine.scratch})")
+            self.top.add(f"const {mine.result} v{n} = {whole};")
 
     def _store_once(self, stores: list[Store]) -> None:
-        first = "lane == 0" if self.plan.family == "row" else "threadIdx.x == 0"
+        first = "lane == 0" if self.plan.family != "pointwise" else "threadIdx.x == 0"
         if self.launch.threads != self.launch.group:
             first += " && live"
         inner = self.top.open(f"if ({first})")
@@ -168,7 +172,8 @@ class RowsWriter(KernelWriter):
             self.body.store_once(inner, store)
 
     def _loops(self, phase: int, reductions: list[int], stores: list[Store]) -> None:
-        needed = sorted(needed_in(self.plan, phase))
+        skip = set(self.held) if self.launch.hold != "none" else set()
+        needed = sorted(needed_in(self.plan, phase, skip))
         early = [at for at in needed if self.fetched_in.get(at) == phase]
         unrolled = self.launch.items <= MOST_UNROLLED and self.launch.hold != "none"
         if self.launch.hold == "registers":
@@ -176,13 +181,16 @@ class RowsWriter(KernelWriter):
             waiting = [at for at in early if self._is_mailbox(at)]
             for group in ([at for at in early if at not in waiting], waiting):
                 inner = self._item_loop(True) if group else Block()
+                self.body.declare_operands(inner, group)
                 for at in group:
                     self.body.fetch(inner, at, f"h{at}[t]")
         inner = self._item_loop(unrolled)
+        if self.launch.hold == "shared":
+            known = self.body.declare_operands(inner, early)
+            needed = [at for at in needed if at not in known]
         for at in needed:
-            if at in self.held and self.launch.hold != "none":
+            if at in skip:
                 self._use_held(inner, at, phase)
-        skip = set(self.held) if self.launch.hold != "none" else set()
         guard = "live" if self.launch.threads != self.launch.group else ""
         self.body.element_statements(inner, needed, skip, reductions, stores, guard)
 
@@ -207,7 +215,7 @@ class RowsWriter(KernelWriter):
         pragma = "#pragma unroll" if unrolled else ""
         loop = self.top.open(f"for (mdf::i32 t = 0; t < {self.launch.items}; ++t)", pragma)
         vector, threads = self.launch.vector, self.launch.threads
-        if self.plan.family == "row":
+        if self.plan.family != "pointwise":
             step = f"(part * {self.launch.items} + t)" if self.shares_rows else self._wide("t")
             loop.add(f"const {self.index} c = ({step} * {self.launch.group} + lane) * {vector};")
         else:
@@ -216,6 +224,5 @@ class RowsWriter(KernelWriter):
         if not self.launch.exact:
             loop = loop.open(f"if (MDF_IN_BOUNDS(c < {self.arguments.name(self.length)}))")
         flat = IndexPrinter(self.arguments, {"c": "c"})
-        for name, value in positions(self.plan.columns, "c").items():
-            loop.add(f"const {self.index} {name} = {flat(value)};")
+        loop.add(*flat.definitions(self.index, nested_positions(self.plan.columns, "c")))
         return loop

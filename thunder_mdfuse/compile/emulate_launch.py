@@ -49,13 +49,17 @@ _INTEGER_RANGES = {
 
 @dataclass(frozen=True)
 class Allocation:
-    """Memory that a kernel may touch. ``fresh``: holds nothing to be read before it is written."""
+    """Memory that a kernel may touch. ``fresh``: holds nothing to be read before it is written.
+
+    ``unordered``: what it holds in the end may depend on the order of threads.
+    """
 
     address: int
     nbytes: int
     writable: bool
     name: str = ""
     fresh: bool = False
+    unordered: bool = False
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ _rows("sum prod amax amin", "reduction", 1, infer.reduction, "contiguous", at.Di
 _rows("var", "reduction", 1, infer.variance, "contiguous", at.VarAttrs)
 _rows("var_mean", "reduction", 1, infer.variance_and_mean, "contiguous", at.VarAttrs, results=2)
 _rows("argmax argmin", "arg_reduction", 1, infer.arg_reduction, "contiguous", at.DimAttrs)
-_rows("cumsum cumprod", "scan", 1, infer.same, "contiguous", at.DimAttrs)
+_rows("cumsum cumprod cummax cummin", "scan", 1, infer.same, "contiguous", at.DimAttrs)
 
 _rows("broadcast_in_dim", "view", 1, infer.broadcast_in_dim, "view", at.BroadcastAttrs)
 _rows("permute", "view", 1, infer.permute, "view", at.DimsAttrs)
@@ -117,7 +117,7 @@ _rows(
 _rows("full", "factory", 1, infer.factory, "contiguous", at.FactoryAttrs)
 _rows("iota", "factory", 2, infer.factory, "contiguous", at.FactoryAttrs)
 _rows("rng_state", "rng_state", 0, infer.rng_state, "contiguous", at.RngAttrs, results=2)
-_rows("uniform", "random", 2, infer.factory, "contiguous", at.PhiloxAttrs)
+_rows("uniform normal", "random", 2, infer.factory, "contiguous", at.PhiloxAttrs)
 
 _rows("matmul", "matmul", 2, infer.matmul, "contiguous")
 _rows("linear", "matmul", (2, 3), infer.linear, "contiguous")

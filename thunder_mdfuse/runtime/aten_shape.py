@@ -193,6 +193,9 @@ ROWS["cumprod"] = one(
     )
 )
 
+ROWS["cummax"] = one(lambda args, attrs, dtypes, device: torch.cummax(args[0], attrs.dim).values)
+ROWS["cummin"] = one(lambda args, attrs, dtypes, device: torch.cummin(args[0], attrs.dim).values)
+
 
 def _full(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
     value = args[0].item() if isinstance(args[0], torch.Tensor) else args[0]
@@ -224,14 +227,27 @@ def _rng_state(
 
 
 def _uniform(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
+    seed, offset, index = _counters(args, attrs, device)
+    return philox.uniform(seed, offset, index, TORCH_DTYPES[attrs.dtype], attrs.low, attrs.high)
+
+
+def _normal(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
+    seed, offset, index = _counters(args, attrs, device)
+    return philox.normal(seed, offset, index, TORCH_DTYPES[attrs.dtype])
+
+
+def _counters(
+    args: Args, attrs: Any, device: torch.device | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Seed, offset and the linear index of each element."""
     first = args[0]
     where = first.device if isinstance(first, torch.Tensor) else (device or torch.device("cpu"))
     seed, offset = (torch.as_tensor(a, dtype=torch.int64, device=where) for a in args)
-    index = philox.linear_index(attrs.shape, attrs.whole, attrs.starts, where)
-    return philox.uniform(seed, offset, index, TORCH_DTYPES[attrs.dtype], attrs.low, attrs.high)
+    return seed, offset, philox.linear_index(attrs.shape, attrs.whole, attrs.starts, where)
 
 
 ROWS["full"] = one(_full)
 ROWS["iota"] = one(_iota)
 ROWS["rng_state"] = _rng_state
 ROWS["uniform"] = one(_uniform)
+ROWS["normal"] = one(_normal)

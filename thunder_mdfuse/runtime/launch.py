@@ -5,6 +5,7 @@ call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.types import DType
 from thunder_mdfuse.runtime.dtypes import TORCH_DTYPES
-from thunder_mdfuse.schedule.plan import Buffer
+from thunder_mdfuse.schedule.plan import Buffer, KernelPlan, Scalar
 
 Launcher = Callable[[Mapping[Use, torch.Tensor], Mapping[Use, object]], None]
 
@@ -41,10 +42,14 @@ def scalar_kinds(text: KernelText) -> list[str]:
     return [_KINDS[s.dtype] for s in text.scalars]
 
 
-def _converted(value: object, dtype: DType) -> object:
+def _converted(value: Any, scalar: Scalar) -> object:
+    dtype = scalar.dtype
+    if scalar.part:
+        whole = complex(value)
+        return whole.real if scalar.part == "re" else whole.imag
     if dtype is DType.BOOL:
         return bool(value)
-    return float(value) if dtype.is_float else int(value)  # type: ignore[call-overload, arg-type]
+    return float(value) if dtype.is_float else int(value)
 
 
 class Pointers:
@@ -90,12 +95,12 @@ def prepare_cuda(text: KernelText, symbols: Mapping[str, int], device: int, arch
     kernel = load(cubin, device)
     grid = sizes.evaluate(text.blocks, symbols)
     bound = encode([integer] * len(text.sizes), [sizes.evaluate(s, symbols) for s in text.sizes])
-    launch = kernel.prepare((grid, 1, 1), (text.plan.launch.threads, 1, 1), text.shared)
+    threads, cluster = text.plan.launch.threads, text.plan.launch.cluster
+    launch = kernel.prepare((grid, 1, 1), (threads, 1, 1), text.shared, (cluster, 1, 1))
     pointers_of = Pointers(text, symbols, torch.device("cuda", device))
-    scalars = [(s.value, s.dtype) for s in text.scalars]
 
     def run(tensors: Mapping[Use, torch.Tensor], numbers: Mapping[Use, object]) -> None:
-        passed = [_converted(numbers[use], dtype) for use, dtype in scalars]
+        passed = [_converted(numbers[s.value], s) for s in text.scalars]
         buffers = pointers_of(tensors)
         launch(
             raw_stream(device),
@@ -113,7 +118,6 @@ def prepare_emulated(text: KernelText, symbols: Mapping[str, int]) -> Launcher:
     grid = sizes.evaluate(text.blocks, symbols)
     bound = [sizes.evaluate(s, symbols) for s in text.sizes]
     pointers_of = Pointers(text, symbols, torch.device("cpu"))
-    scalars = [(s.value, s.dtype) for s in text.scalars]
 
     def run(tensors: Mapping[Use, torch.Tensor], numbers: Mapping[Use, object]) -> None:
         if grid == 0:
@@ -121,16 +125,18 @@ def prepare_emulated(text: KernelText, symbols: Mapping[str, int]) -> Launcher:
         used = pointers_of(tensors)
         arguments: list[int | float | bool] = [tensor.data_ptr() for tensor in used]
         arguments += bound
-        arguments += [_converted(numbers[use], dtype) for use, dtype in scalars]  # type: ignore[misc]
+        arguments += [_converted(numbers[s.value], s) for s in text.scalars]  # type: ignore[misc]
         report = kernel.launch_checked(
             grid=(grid, 1, 1),
             block=(text.plan.launch.threads, 1, 1),
             args=arguments,
-            allocations=_allocations(text.plan.buffers, used),
+            allocations=_allocations(text.plan, used),
             shared_bytes=text.shared,
+            cluster=text.plan.launch.cluster,
         )
         # Counters that nobody had to move (a single part) are unwritten and none the worse.
-        unwritten = [u for u in report.unwritten if "(counters)" not in u.name]
+        partly = ("(counters)", "(updated ")
+        unwritten = [u for u in report.unwritten if not any(p in u.name for p in partly)]
         if unwritten:
             first = unwritten[0]
             raise EmulatorError(
@@ -141,20 +147,22 @@ def prepare_emulated(text: KernelText, symbols: Mapping[str, int]) -> Launcher:
     return run
 
 
-def _allocations(buffers: Sequence[Buffer], tensors: Sequence[torch.Tensor]) -> list[Allocation]:
+def _allocations(plan: KernelPlan, tensors: Sequence[torch.Tensor]) -> list[Allocation]:
     """The memory that a kernel may touch, fresh memory poisoned.
 
     Arguments that overlap, as two views of one storage do, are one allocation.
     """
     single = []
-    for i, (buffer, tensor) in enumerate(zip(buffers, tensors, strict=True)):
-        fresh = buffer.written or buffer.space == "workspace"
+    for i, (buffer, tensor) in enumerate(zip(plan.buffers, tensors, strict=True)):
+        fresh = buffer.fresh or buffer.space == "workspace"
         address, nbytes = tensor.data_ptr(), _reach(tensor)
         if fresh:
             poison(address, nbytes)
-        name = f"b{i} ({buffer.value if buffer.space == 'global' else buffer.space})"
-        writable = fresh or buffer.space == "counters"
-        single.append(Allocation(address, nbytes, writable, name, fresh=fresh))
+        what = f"updated {buffer.value}" if buffer.updated else str(buffer.value)
+        name = f"b{i} ({what if buffer.space == 'global' else buffer.space})"
+        writable = fresh or buffer.updated or buffer.space == "counters"
+        unordered = i in plan.unordered
+        single.append(Allocation(address, nbytes, writable, name, fresh, unordered))
     joined: list[Allocation] = []
     for a in sorted((a for a in single if a.nbytes), key=lambda a: a.address):
         last = joined[-1] if joined else None

@@ -1,4 +1,5 @@
-"""Uniform random numbers of the IR's ``uniform``, in torch ops: the same bits on every backend.
+"""Random numbers of the IR's ``uniform`` and ``normal``, in torch ops: for uniform ones the same
+bits on every backend.
 
 This is the one definition of which element gets which bits; ``csrc/device/philox.cuh`` and the
 generated kernels follow it. Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011) is a function of a
@@ -15,6 +16,7 @@ In CUDA that is ``mdf::philox(seed, /*subsequence*/ offset, /*offset*/ i / 4)``.
 multiply-add; then rounded to the dtype.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -68,6 +70,22 @@ def uniform(
     unit = (word >> 8).to(torch.float32) * 2.0**-24
     first, last = (torch.tensor(x, dtype=torch.float32) for x in (low, high))
     return (unit * (last - first).item() + first.item()).to(dtype)
+
+
+def normal(
+    seed: torch.Tensor, offset: torch.Tensor, index: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Standard normal numbers (Box and Muller 1958) of the elements with linear indices ``index``.
+
+    Pairs of elements share the words of two uniform numbers: the even one is ``r * cos(a)``, the
+    odd one ``r * sin(a)`` with ``r = sqrt(-2 log(1 - u))`` and ``a = 2 pi v``.
+    """
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    first = index - index % 2
+    u, v = (uniform(seed, offset, first + k, wide, 0.0, 1.0) for k in (0, 1))
+    radius, angle = torch.sqrt(-2 * torch.log(1 - u)), 2 * math.pi * v
+    odd = index % 2 == 1
+    return torch.where(odd, radius * torch.sin(angle), radius * torch.cos(angle)).to(dtype)
 
 
 def linear_index(

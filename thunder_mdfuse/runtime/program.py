@@ -124,7 +124,7 @@ class BoundProgram:
             launch = prepare_cuda(text, self.symbols, self.device.index, self._arch)
         else:
             launch = prepare_emulated(text, self.symbols)
-        fresh = [(b.value, self._places[b.value]) for b in text.plan.buffers if b.written]
+        fresh = [(b.value, self._places[b.value]) for b in text.plan.buffers if b.fresh]
 
         def action(frame: Frame) -> None:
             for use, p in fresh:

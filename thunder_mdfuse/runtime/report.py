@@ -7,7 +7,7 @@ from thunder_mdfuse.comm.wire import ring_bytes
 from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.types import TensorType
-from thunder_mdfuse.schedule.plan import KernelPlan
+from thunder_mdfuse.schedule.plan import KernelPlan, Load
 from thunder_mdfuse.schedule.program import ProgramPlan
 
 
@@ -47,13 +47,38 @@ def _storage(plan: ProgramPlan, value: Use, symbols: Mapping[str, int]) -> int:
     return _nbytes(plan.fusion.tensor(value), symbols)
 
 
+def _touched(number: int, kernel: KernelPlan, symbols: Mapping[str, int]) -> int | None:
+    """At most so many bytes of a buffer that is looked up or scattered into; else None."""
+    offsets = [
+        (i.detail.offset, i.depends)
+        for i in kernel.body
+        if isinstance(i.detail, Load) and i.detail.buffer == number
+    ]
+    for store in kernel.stores:
+        if store.buffer == number:
+            depends = (kernel.body[a].depends for a in store.args)
+            offsets.append((store.offset, frozenset(sizes.symbols(store.offset)).union(*depends)))
+    count = 0
+    for offset, varies in offsets:
+        if not sizes.symbols(offset) & kernel.positions.keys():
+            return None
+        axes = [a.extent for a in (*kernel.rows, *kernel.columns) if a.name in varies]
+        count += sizes.evaluate(sizes.product(axes), symbols)
+    return count * kernel.buffers[number].dtype.itemsize
+
+
 def _kernel(
     name: str, kernel: KernelPlan, plan: ProgramPlan, symbols: Mapping[str, int]
 ) -> StepReport:
-    stored = [b for b in kernel.buffers if b.space == "global"]
-    read = sum(_storage(plan, b.value, symbols) for b in stored if not b.written)
-    written = sum(_storage(plan, b.value, symbols) for b in stored if b.written)
-    silent = ("load", "const", "scalar", "index", "in_range")
+    read = written = 0
+    for n, b in enumerate(kernel.buffers):
+        if b.space == "global":
+            limit = _touched(n, kernel, symbols)
+            moved = _storage(plan, b.value, symbols)
+            moved = moved if limit is None else min(moved, limit)
+            read += moved if not b.fresh else 0
+            written += moved if b.written else 0
+    silent = ("load", "const", "scalar", "index", "in_range", "position")
     ops = tuple(i.op.removeprefix("reduce_") for i in kernel.body if i.op not in silent)
     detail = f"{kernel.family}, {kernel.launch.threads} threads x {kernel.launch.items} items of "
     detail += f"{kernel.launch.vector}, {kernel.phases} phases"

@@ -21,6 +21,7 @@ from thunder_mdfuse.schedule.plan import (
     Instr,
     KernelPlan,
     Load,
+    Position,
     Store,
 )
 
@@ -38,6 +39,8 @@ def expressions(body: Sequence[Instr], stores: Sequence[Store]) -> list[Size]:
             found.append(detail.counter)
         elif isinstance(detail, InRange):
             found += [b.index for b in detail.bounds]
+        elif isinstance(detail, Position):
+            found += [b.index for b in detail.mask]
     return found
 
 
@@ -64,6 +67,8 @@ def _rewrite_instr(instr: Instr, change: Callable[[Size], Size]) -> Instr:
         detail = replace(detail, counter=change(detail.counter))
     elif isinstance(detail, InRange):
         detail = InRange(_changed(detail.bounds, change))
+    elif isinstance(detail, Position):
+        detail = replace(detail, mask=_changed(detail.mask, change))
     return replace(instr, detail=detail)
 
 
@@ -106,6 +111,25 @@ def _steps_as_one(expr: Size, outer: Axis, inner: Axis) -> bool:
     if a is None or b is None:
         return False
     return bool(a[0] == sizes.multiply(b[0], inner.extent))
+
+
+def nested_positions(axes: Sequence[Axis], flat: str) -> list[tuple[str, Size]]:
+    """``positions`` as definitions in order, each by a symbol that is ``flat`` or defined before.
+
+    One division for each axis but one, where ``positions`` has almost two.
+    """
+    found: list[tuple[str, Size]] = []
+    whole: Size = symbol(flat)
+    for n, axis in enumerate(reversed(axes)):
+        if n == len(axes) - 1:
+            found.append((axis.name, whole))
+            break
+        found.append((axis.name, sizes.mod(whole, axis.extent)))
+        whole = sizes.floordiv(whole, axis.extent)
+        if n < len(axes) - 2:
+            found.append((f"{flat}{n + 1}", whole))
+            whole = symbol(f"{flat}{n + 1}")
+    return found
 
 
 def positions(axes: Sequence[Axis], flat: str) -> dict[str, Size]:

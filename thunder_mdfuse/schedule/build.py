@@ -10,14 +10,30 @@ from thunder_mdfuse.ir.decide import Decider
 from thunder_mdfuse.ir.graph import Fusion, Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import DType
+from thunder_mdfuse.schedule import inner_outer, ladder, outer, scan, transpose
 from thunder_mdfuse.schedule import launch as rules
 from thunder_mdfuse.schedule.axes import expressions, merged, ordered
-from thunder_mdfuse.schedule.plan import Axis, Buffer, Const, Instr, KernelPlan, Launch, Load
+from thunder_mdfuse.schedule.plan import (
+    Axis,
+    Buffer,
+    Const,
+    Instr,
+    KernelPlan,
+    Launch,
+    Load,
+    Position,
+)
 from thunder_mdfuse.schedule.precision import cheapened, relaxed
 from thunder_mdfuse.schedule.segment import Group
 from thunder_mdfuse.schedule.target import Target
-from thunder_mdfuse.schedule.vectorize import vectorized
+from thunder_mdfuse.schedule.vectorize import WIDEST, vectorized
 
+LAUNCHES = {
+    "pointwise": rules.pointwise,
+    "row": ladder.row,
+    "inner_outer": inner_outer.launch,
+    "scan": scan.launch,
+}
 _NO_LAUNCH = Launch(1, 1, 1)
 
 
@@ -29,30 +45,59 @@ def kernel_plan(
     plan = merged(plan)
     if not group.lowering.round_all:
         plan = cheapened(relaxed(plan))
-    plan, width = vectorized(plan, decide, alignments)
-    choose = rules.row if plan.family == "row" else rules.pointwise
-    plan = replace(plan, launch=choose(plan, width, decide, target))
+    plan = _laid_out(plan, decide, alignments, target)
     wide = any(_needs_64_bits(e, plan, decide) for e in _reaches(plan))
     plan = replace(plan, launch=replace(plan.launch, wide_index=wide))
+    if plan.family == "inner_outer":
+        return inner_outer.with_workspaces(plan)
     return _with_workspaces(plan) if plan.launch.parts != 1 else plan
+
+
+def _laid_out(
+    plan: KernelPlan, decide: Decider, alignments: Mapping[Use, int], target: Target
+) -> KernelPlan:
+    """``plan`` of the first family that suits it, every access classified, with a launch."""
+    if outer.suits(plan, decide):
+        return outer.planned(plan, decide, alignments, target)
+    turned = transpose.turned(plan, decide)
+    if turned is not None:
+        return transpose.planned(turned, decide, alignments)
+    # Threads side by side store side by side, so that their atomics share a sector. (H200, sums of
+    # f32[8192, 4096] into 32000 rows: 278 us; with vectors of 4, whose lanes lie apart, 336 us.)
+    widest = WIDEST if all(s.mode == "set" for s in plan.stores) else 1
+    plan, width = vectorized(plan, decide, alignments, widest)
+    return replace(plan, launch=LAUNCHES[plan.family](plan, width, decide, target))
 
 
 def _with_workspaces(plan: KernelPlan) -> KernelPlan:
     """``plan`` with memory for the results of the parts, and counters of arrived parts."""
     rows = sizes.product(a.extent for a in plan.rows)
     scratch = [
-        Buffer(Use(n), i.dtype.compute, False, "workspace", rows * plan.launch.parts)
+        Buffer(Use(n, part), dtype, False, "workspace", rows * plan.launch.parts)
         for n, i in enumerate(plan.body)
         if i.op.startswith("reduce_")
+        for part, dtype in enumerate(_accumulated(plan, i))
     ]
-    counters = Buffer(Use(0), DType.I32, False, "counters", rows)
+    shared = outer.shared_columns(plan) if plan.family == "outer" else rows
+    counters = Buffer(Use(0), DType.I32, False, "counters", shared)
     return replace(plan, buffers=(*plan.buffers, *scratch, counters))
+
+
+def _accumulated(plan: KernelPlan, instr: Instr) -> tuple[DType, ...]:
+    """What a block has of a reduction: its result or, of argmax, the element and where it is."""
+    if not instr.is_arg_reduction:
+        return (instr.dtype.compute,)
+    return plan.body[instr.args[0]].dtype.compute, DType.I64
 
 
 def _domain(group: Group, decide: Decider) -> KernelPlan:
     lowering = group.lowering
     axes = [Axis(n, e) for n, e in zip(group.names, group.shape, strict=True)]
     family = "row" if lowering.reductions else "pointwise"
+    if group.scanned is not None:
+        family = "scan"
+    elif any(i.late for i in lowering.body):
+        family = "inner_outer"
     reduced = group.reduced if lowering.reductions else range(len(axes))
     rows = [a for d, a in enumerate(axes) if d not in reduced]
     columns = [a for d, a in enumerate(axes) if d in reduced]
@@ -76,7 +121,7 @@ def _without_empty_loads(plan: KernelPlan, fusion: Fusion, decide: Decider) -> K
 
     A load that does not vary along a row is made once for the row, even for a row of length 0.
     """
-    if plan.family != "row":
+    if plan.family not in ("row", "inner_outer"):
         return plan
     columns = {a.name for a in plan.columns}
     body = list(plan.body)
@@ -105,11 +150,14 @@ def _main_strides(plan: KernelPlan, decide: Decider) -> dict[str, int]:
 
 def _reaches(plan: KernelPlan) -> list[Size]:
     total = sizes.product(a.extent for a in (*plan.rows, *plan.columns))
-    return [*expressions(plan.body, plan.stores), total]
+    walked = [inner_outer.reach(plan)] if plan.family == "inner_outer" else []
+    return [*expressions(plan.body, plan.stores), total, *walked]
 
 
 def _needs_64_bits(expr: Size, plan: KernelPlan, decide: Decider) -> bool:
     ranges = {a.name: a.extent for a in (*plan.rows, *plan.columns)}
+    details = [plan.body[at].detail for at in plan.positions.values()]
+    ranges |= {d.name: d.extent for d in details if isinstance(d, Position)}
     bound = sizes.upper_bound(expr, ranges)
     # Threads past the end compute an index before they compare it, so leave them room.
     margin = plan.launch.threads * plan.launch.items * plan.launch.vector

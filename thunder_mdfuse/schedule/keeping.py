@@ -14,6 +14,7 @@ from thunder_mdfuse.ir.layout import Layout
 from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.sizes import Size, product
 from thunder_mdfuse.ir.types import ScalarType
+from thunder_mdfuse.schedule.roles import reduces
 
 
 def kept_values(
@@ -46,7 +47,8 @@ class _Walk:
         self.levels: list[int] = []
         for i, node in enumerate(fusion.nodes):
             below = max((self.levels[a.node] for a in self._operands(node)), default=0)
-            stays = generated[i] or node.op == "input"
+            # A scatter is finished by a kernel of its own.
+            stays = (generated[i] and row(node.op).kind != "scatter") or node.op == "input"
             self.levels.append(below if stays else below + 1)
         # For each storage the later levels at which kernels read it.
         self.later: dict[Use, set[int]] = {}
@@ -91,8 +93,7 @@ class _Walk:
             node = self.fusion.nodes[i]
             if not self.generated[i]:
                 continue
-            reduction = row(node.op).kind == "reduction"
-            if not (found[i] or reduction or Use(i) in self.stored):
+            if not (found[i] or reduces(self.fusion, node) or Use(i) in self.stored):
                 continue
             for arg in self._operands(node):
                 found[arg.node] |= self.levels[arg.node] == self.levels[i]

@@ -7,6 +7,7 @@ a thread with 128-512 threads were fastest for rows of 4096-8192 elements (ratio
 0.957-0.966).
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from thunder_mdfuse.ir.decide import Decider
@@ -74,7 +75,10 @@ def pointwise(plan: KernelPlan, width: int, decide: Decider, target: Target) -> 
         if not decide.less(2 * items * full, total):
             break
         items *= 2
-    return Launch(POINTWISE_THREADS, width, items, POINTWISE_THREADS, False, "registers")
+    ragged = len(plan.columns) == 1 and not decide.divides(width, total)
+    return Launch(
+        POINTWISE_THREADS, width, items, POINTWISE_THREADS, hold="registers", ragged=ragged
+    )
 
 
 def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch:
@@ -153,30 +157,32 @@ def _is_vector(plan: KernelPlan, at: int) -> bool:
     return isinstance(detail, Load) and detail.access == "vector"
 
 
-def needed_in(plan: KernelPlan, phase: int) -> set[int]:
+def needed_in(plan: KernelPlan, phase: int, known: Container[int] = ()) -> set[int]:
     """The column-dependent instructions that phase ``phase`` computes, ascending by number.
 
-    Those that its reductions or, in the last phase, the stores of whole rows go back to.
+    Those that its reductions or, in the last phase, the stores of whole rows go back to; what the
+    ``known`` ones are computed from is not needed for them.
     """
     columns = {a.name for a in plan.columns}
     roots: list[int] = []
     for instr in plan.body:
-        if instr.op.startswith("reduce_") and instr.phase == phase + 1:
+        if instr.op.startswith("reduce_") and instr.phase == (phase if instr.late else phase + 1):
             roots += instr.args
-    roots += [s.value for s in plan.stores if store_phase(plan, s.value) == phase]
+    roots += [a for s in plan.stores if store_phase(plan, s.value) == phase for a in s.operands]
     found: set[int] = set()
     stack = [r for r in roots if plan.body[r].depends & columns]
     while stack:
         at = stack.pop()
         if at not in found:
             found.add(at)
-            stack += [a for a in plan.body[at].args if plan.body[a].depends & columns]
+            operands = () if at in known else plan.body[at].args
+            stack += [a for a in operands if plan.body[a].depends & columns]
     return found
 
 
 def store_phase(plan: KernelPlan, value: int) -> int:
-    """The phase in which a store of instruction ``value`` can be made first."""
-    return plan.body[value].phase
+    """The phase in which a store of instruction ``value`` can be made first; -1: after all rows."""
+    return -1 if plan.body[value].late else plan.body[value].phase
 
 
 def wide_index(plan: KernelPlan, decide: Decider, reach: Size) -> bool:

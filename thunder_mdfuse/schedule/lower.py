@@ -18,19 +18,23 @@ from thunder_mdfuse.ir.layout import Layout
 from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import DType, ScalarType
+from thunder_mdfuse.schedule.gather import gather_site
 from thunder_mdfuse.schedule.indexing import Indices, through_view, within_padding, within_part
 from thunder_mdfuse.schedule.plan import (
     Bound,
     Buffer,
     Const,
+    Detail,
     Draw,
     Index,
     InRange,
     Instr,
     Load,
+    Position,
     Scalar,
     Store,
 )
+from thunder_mdfuse.schedule.roles import reduced_dims, reduces
 
 Mask = tuple[Bound, ...]
 Key = tuple[Use, Indices, Mask]
@@ -82,11 +86,20 @@ class Lowering:
         self._known: dict[Key, int] = {}
         self._same: dict[Instr, int] = {}
         self._places: dict[tuple[Use, bool], int] = {}
+        # The positions that indices from memory are, by what makes them and by their symbols.
+        self._positions: dict[tuple[int, Size, Mask], Size] = {}
+        self._position_at: dict[str, int] = {}
 
     def _growing(self) -> tuple[list[Any] | dict[Any, Any], ...]:
         """All that a root may add to, and only ever at the end."""
         lists = (self.body, self.buffers, self.read)
-        return (*lists, self.reductions, self._known, self._same, self._places)
+        known = (self.reductions, self._known, self._same, self._places)
+        return (*lists, *known, self._positions, self._position_at, self.ranges)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether something is read at a position that comes out of memory."""
+        return bool(self._positions)
 
     def snapshot(self) -> tuple[int, ...]:
         """A mark to go back to with ``restore`` when a root turns out not to fit."""
@@ -103,6 +116,8 @@ class Lowering:
 
     def append(self, instr: Instr) -> int:
         """Add an instruction unless an equal one is there; its number."""
+        if any(self.body[a].late for a in instr.args):
+            instr = replace(instr, late=True)
         at = self._same.get(instr)
         if at is None:
             at = len(self.body)
@@ -118,17 +133,51 @@ class Lowering:
             self.buffers.append(Buffer(value, self.fusion.tensor(value).dtype, written))
         return at
 
-    def reduce(self, value: Use, row_index: Indices, index: Indices) -> int:
-        """Lower reduction ``value``: its operand at ``index``, its own place at ``row_index``."""
+    def reduce(self, value: Use, row_index: Indices, index: Indices, late: bool = False) -> int:
+        """Lower reduction ``value``: its operand at ``index``, its own place at ``row_index``.
+
+        ``late``: it goes over all rows, and ends no phase.
+        """
         node = self.fusion.nodes[value.node]
         operand = self.emit(node.args[0], index)
+        if self.body[operand].late:
+            raise Misaligned(f"{value} reduces what is known only when all rows have been walked")
         depends = frozenset().union(*(sizes.symbols(i) for i in row_index))
-        phase = self.body[operand].phase + 1
+        phase = self.body[operand].phase + (not late)
         dtype = self.fusion.tensor(value).dtype
-        at = self.append(Instr(f"reduce_{node.op}", (operand,), dtype, None, depends, phase))
+        detail = None
+        if row(node.op).kind == "arg_reduction":
+            if late:
+                raise Misaligned(f"{value} is a pair for each column, which no kernel keeps")
+            operand = self._as_stored(operand)
+            detail = Index(flat_index(index, self.fusion, node))
+        made = Instr(f"reduce_{node.op}", (operand,), dtype, detail, depends, phase, late=late)
+        at = self.append(made)
         if self.round_all and dtype.is_low_precision:
             at = self.append(Instr("cast", (at,), dtype, None, depends, phase, True))
         self.reductions[value] = (row_index, at)
+        return at
+
+    def _as_stored(self, at: int) -> int:
+        """Instruction ``at`` with the bits that eager would have stored: which of two numbers is
+        larger is seen, also where they differ in what a 16-bit float does not keep.
+        """
+        instr = self.body[at]
+        if not instr.dtype.is_low_precision or instr.op == "load" or instr.rounds:
+            return at
+        return self.append(self._over("cast", (at,), instr.dtype, rounds=True))
+
+    def scan(self, value: Use, dim: int, index: Indices) -> int:
+        """Lower scan ``value`` along ``dim`` at ``index``, the place of its operand's element."""
+        node = self.fusion.nodes[value.node]
+        operand = self.emit(node.args[0], index)
+        first = self.body[operand]
+        depends = first.depends | self._domain(sizes.symbols(index[dim]))
+        dtype = self.fusion.tensor(value).dtype
+        # A phase of its own: what uses the result comes after all lanes have their operand.
+        scanned = Instr(f"scan_{node.op}", (operand,), dtype, None, depends, first.phase + 1)
+        at = self.append(scanned)
+        self.reductions[value] = (index, at)
         return at
 
     def emit(self, use: Use, index: Indices, mask: Mask = ()) -> int:
@@ -161,6 +210,13 @@ class Lowering:
         if self.in_memory(use):
             return self._load(use, index, mask)
         kind = row(node.op).kind
+        if kind == "arg_reduction":
+            assert not reduces(self.fusion, node), f"{use} is neither in memory nor computed here"
+            return self.append(Instr("const", (), DType.I64, Const("0")))
+        if kind == "reduction" and not reduces(self.fusion, node):
+            return (yield from self._single_element(use, node, index, mask))
+        if kind == "scan" and self.fusion.tensor(use).shape[_dim_of(node)] == 1:
+            return (yield node.args[0], index, mask)
         if kind == "view" or node.op in ("flip", "chunk"):
             shape = self.fusion.type_of(node.args[0])
             if isinstance(shape, ScalarType):
@@ -173,10 +229,26 @@ class Lowering:
             "random": self._random,
             "rearrange": self._pad if node.op == "pad" else self._cat,
             "chunk": self._keep_first,
+            "index": self._gather,
         }
         if kind not in emitters:
             raise ScheduleError(f"{use} = {node.op} is neither in memory nor generated")
         return (yield from emitters[kind](use, node, index, mask))
+
+    def _single_element(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
+        """A reduction of one element each. A sum starts at 0, so that -0.0 becomes 0.0."""
+        attrs: Any = node.attrs
+        dtype = self.fusion.tensor(use).dtype
+        left = iter(index)
+        own = [0 if d in attrs.dims else next(left) for d in range(self._ndim(node.args[0]))]
+        at = yield node.args[0], tuple(own), mask
+        if node.op == "sum" and dtype.is_float:
+            zero = self.append(Instr("const", (), dtype.compute, Const("0")))
+            at = self.append(self._over("add", (at, zero), dtype))
+        return at
+
+    def _ndim(self, use: Use) -> int:
+        return len(self.fusion.tensor(use).shape)
 
     def _scalar(self, use: Use, node: Node) -> int:
         dtype = self.fusion.type_of(use).dtype
@@ -191,7 +263,16 @@ class Lowering:
         if node.op == "const":
             attrs: Any = node.attrs
             return self.append(Instr("const", (), dtype.compute, Const(attrs.value)))
+        if dtype.is_complex:
+            return self._halves(use, dtype)
         return self.append(Instr("scalar", (), dtype.compute, Scalar(use, dtype.compute)))
+
+    def _halves(self, use: Use, dtype: DType) -> int:
+        """A complex number that the host knows: it passes the two halves."""
+        real = DType.F32 if dtype is DType.C64 else DType.F64
+        halves = (Scalar(use, real, part) for part in ("re", "im"))
+        args = tuple(self.append(Instr("scalar", (), real, half)) for half in halves)
+        return self.append(self._over("complex", args, dtype))
 
     def _load(self, use: Use, index: Indices, mask: Mask) -> int:
         layout = self.layouts[use]
@@ -201,13 +282,66 @@ class Lowering:
         for i, stride in zip(index, layout.strides, strict=True):
             offset = offset + i * stride
         detail = Load(self.buffer(layout.base), offset, mask)
-        depends = sizes.symbols(offset).union(*(sizes.symbols(b.index) for b in mask))
-        return self.append(
-            Instr("load", (), self.fusion.tensor(use).dtype, detail, self._domain(depends))
-        )
+        dtype = self.fusion.tensor(use).dtype
+        return self._placed("load", (), dtype, detail, offset, *(b.index for b in mask))
+
+    def _placed(
+        self,
+        op: str,
+        args: tuple[int, ...],
+        dtype: DType,
+        detail: Detail,
+        *values: Size,
+        rounds: bool = False,
+    ) -> int:
+        """An instruction whose ``detail`` has ``values`` in it; positions in them are operands."""
+        operands = (*args, *self.positions_in(*values))
+        instr = self._over(op, operands, dtype, detail=detail, rounds=rounds)
+        names = set[str]().union(*map(sizes.symbols, values))
+        return self.append(replace(instr, depends=instr.depends | self._domain(names)))
+
+    def position(self, index: int, extent: Size, mask: Mask = ()) -> Size:
+        """The symbol of instruction ``index``, an integer, as a position in a dim of ``extent``."""
+        found = self._positions.get((index, extent, mask))
+        if found is None:
+            name = f"#{len(self._positions)}"
+            bounds = (b.index for b in mask)
+            detail = Position(name, extent, mask)
+            at = self._placed("position", (index,), DType.I64, detail, *bounds)
+            self._position_at[name], self.ranges[name] = at, extent
+            found = self._positions[index, extent, mask] = sizes.symbol(name)
+        return found
+
+    def positions_in(self, *values: Size) -> tuple[int, ...]:
+        """The instructions of the positions whose symbols are in ``values``."""
+        names = set[str]().union(*map(sizes.symbols, values))
+        return tuple(sorted(self._position_at[n] for n in names if n in self._position_at))
+
+    def _gather(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
+        site = gather_site(self.fusion, node, index)
+        position = self.position((yield site.index, site.where, mask), site.extent, mask)
+        return (yield site.table, site.place(position), mask)
+
+    def stored(self, use: Use, index: Indices) -> int:
+        """What the kernel that is the home of ``use`` stores as its element ``index``.
+
+        Of a scatter that is what is there before anything is put; the result is read from memory.
+        """
+        node = self.fusion.nodes[use.node]
+        if row(node.op).kind != "scatter":
+            return self.emit(use, index)
+        if node.op == "embedding_backward":
+            return self.append(Instr("const", (), self.fusion.tensor(use).dtype, Const("0")))
+        return self.emit(node.args[0], index)
+
+    def element(self, use: Use, index: Indices, dtype: DType) -> int:
+        """Element ``index`` of ``use``, or the number that it is as an element of ``dtype``."""
+        if isinstance(self.fusion.type_of(use), ScalarType):
+            return self._number(use, dtype)
+        return self.emit(use, index)
 
     def _domain(self, names: set[str]) -> frozenset[str]:
-        return frozenset(n for n in names if n in self.ranges)
+        return frozenset(n for n in names if n in self.ranges and n not in self._position_at)
 
     def _over(self, op: str, args: tuple[int, ...], dtype: DType, **more: Any) -> Instr:
         depends = frozenset[str]().union(*(self.body[a].depends for a in args))
@@ -280,8 +414,7 @@ class Lowering:
         return self.append(self._over("cast", (total,), dtype))
 
     def _index(self, value: Size) -> int:
-        depends = self._domain(sizes.symbols(value))
-        return self.append(Instr("index", (), DType.I64, Index(value), depends))
+        return self._placed("index", (), DType.I64, Index(value), value)
 
     def _random(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
         attrs: Any = node.attrs
@@ -295,14 +428,12 @@ class Lowering:
             number = isinstance(self.fusion.type_of(a), ScalarType)
             args.append(self._scalar(a, self.fusion.nodes[a.node]) if number else (yield a, (), ()))
         detail = Draw(counter, attrs.low, attrs.high)
-        depends = self._domain(sizes.symbols(counter))
         dtype = self.fusion.tensor(use).dtype
-        drawn = self._over("uniform", tuple(args), dtype, detail=detail, rounds=True)
-        return self.append(replace(drawn, depends=drawn.depends | depends))
+        return self._placed(node.op, tuple(args), dtype, detail, counter, rounds=True)
 
     def _in_range(self, bounds: Sequence[Bound]) -> int:
-        depends = self._domain(set().union(*(sizes.symbols(b.index) for b in bounds)))
-        return self.append(Instr("in_range", (), DType.BOOL, InRange(tuple(bounds)), depends))
+        detail = InRange(tuple(bounds))
+        return self._placed("in_range", (), DType.BOOL, detail, *(b.index for b in bounds))
 
     def _pad(self, use: Use, node: Node, index: Indices, mask: Mask) -> Steps:
         dtype = self.fusion.tensor(use).dtype
@@ -349,3 +480,18 @@ class Lowering:
         identity = self.append(Instr("const", (), dtype.compute, Const(IDENTITIES[attrs.op])))
         first = self._in_range([Bound(position(attrs.team), 1)])
         return self.append(self._over("where", (first, value, identity), dtype))
+
+
+def flat_index(index: Indices, fusion: Fusion, node: Node) -> Size:
+    """Where ``index`` is in the dims that ``node`` reduces, counted row by row."""
+    flat: Size = 0
+    shape = fusion.tensor(node.args[0]).shape
+    for d in reduced_dims(fusion, node):
+        flat = flat * shape[d] + index[d]
+    return flat
+
+
+def _dim_of(node: Node) -> int:
+    attrs: Any = node.attrs
+    dim: int = attrs.dim
+    return dim

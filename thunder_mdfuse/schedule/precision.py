@@ -25,6 +25,7 @@ CONTINUOUS = {
 def relaxed(plan: KernelPlan) -> KernelPlan:
     """``plan`` with its loose instructions marked."""
     strict = {s.value for s in plan.stores if not plan.buffers[s.buffer].dtype.is_low_precision}
+    strict |= {a for s in plan.stores for a in s.operands if a != s.value}
     for at in range(len(plan.body) - 1, -1, -1):
         instr = plan.body[at]
         if at in strict or instr.op not in CONTINUOUS or instr.dtype.compute is not DType.F32:
@@ -62,7 +63,7 @@ class _Rewriter:
             elif instr.loose and instr.op == "add":
                 instr = self._fused_add(old, instr)
             self.moved[at] = self.append(instr)
-        stores = tuple(replace(s, value=self.moved[s.value]) for s in self.plan.stores)
+        stores = tuple(s.moved(self.moved) for s in self.plan.stores)
         return replace(self.plan, body=tuple(self.body), stores=stores)
 
     def _division(self, instr: Instr) -> Instr:
@@ -102,7 +103,7 @@ class _Rewriter:
 def _uses(plan: KernelPlan) -> Counter[int]:
     """How many operands and stores each instruction is."""
     found = Counter(a for i in plan.body for a in i.args)
-    found.update(s.value for s in plan.stores)
+    found.update(a for s in plan.stores for a in s.operands)
     return found
 
 
@@ -113,7 +114,7 @@ def cheapened(plan: KernelPlan) -> KernelPlan:
 
 def _pruned(plan: KernelPlan) -> KernelPlan:
     """``plan`` without the instructions that nothing uses any more."""
-    needed = {s.value for s in plan.stores}
+    needed = {a for s in plan.stores for a in s.operands}
     for at in range(len(plan.body) - 1, -1, -1):
         if at in needed:
             needed |= set(plan.body[at].args)
@@ -122,5 +123,5 @@ def _pruned(plan: KernelPlan) -> KernelPlan:
     body = tuple(
         replace(plan.body[at], args=tuple(place[a] for a in plan.body[at].args)) for at in kept
     )
-    stores = tuple(replace(s, value=place[s.value]) for s in plan.stores)
+    stores = tuple(s.moved(place) for s in plan.stores)
     return replace(plan, body=body, stores=stores)

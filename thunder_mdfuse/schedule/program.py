@@ -6,6 +6,7 @@ guards say for which other sizes it is right too.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from thunder_mdfuse.errors import ScheduleError
 from thunder_mdfuse.ir.decide import Decider
@@ -16,7 +17,9 @@ from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.text import render_node
 from thunder_mdfuse.ir.types import ScalarType
 from thunder_mdfuse.schedule.build import kernel_plan
+from thunder_mdfuse.schedule.inner_outer import has_room
 from thunder_mdfuse.schedule.plan import KernelPlan
+from thunder_mdfuse.schedule.scatter import spelled_out
 from thunder_mdfuse.schedule.segment import Segmenter
 from thunder_mdfuse.schedule.target import Target
 
@@ -95,19 +98,24 @@ def plan_program(
     hints: Mapping[str, int] | None = None,
     device: str = "cuda",
     round_all: bool = False,
+    deterministic: bool = False,
 ) -> ProgramPlan:
     """The plan for local ``fusion``. ``hints``: the sizes at the call that it is made for.
 
-    ``round_all``: every low-precision intermediate is rounded as eager torch does. Raises
-    ``ScheduleError`` for a fusion that is not local.
+    ``round_all``: every low-precision intermediate is rounded as eager torch does.
+    ``deterministic``: what adds in any order is left to ATen. Raises ``ScheduleError`` for a fusion
+    that is not local.
     """
     if fusion.level != "local":
         raise ScheduleError("only local programs are scheduled; run localize first")
     teams = {axis.name: axis.size for axis in fusion.mesh.axes} if fusion.mesh else {}
     decide = Decider(hints or {}, fusion.guards, teams)
+    if not deterministic:
+        fusion = spelled_out(fusion, decide)
     places = layouts(fusion, [i.strides for i in inputs], decide, device)
     alignments = {Use(n): i.alignment for n, i in zip(fusion.inputs, inputs, strict=True)}
-    segmenter = Segmenter(fusion, places, decide.value, round_all)
+    room = partial(has_room, decide=decide, target=target)
+    segmenter = Segmenter(fusion, places, decide.value, round_all, room, deterministic)
     steps = []
     for unit in segmenter.units():
         if unit.group is None:

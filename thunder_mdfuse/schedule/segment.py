@@ -9,32 +9,34 @@ the program alone, so all ranks issue the same collectives in the same order.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
-from thunder_mdfuse.ir.attrs import ChunkAttrs
+from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Fusion, Node, Use
 from thunder_mdfuse.ir.layout import Layout
 from thunder_mdfuse.ir.ops import row
-from thunder_mdfuse.ir.sizes import Size, exact_quotient, product, symbol
-from thunder_mdfuse.ir.types import ScalarType, TensorType
+from thunder_mdfuse.ir.sizes import Size, product, symbol
+from thunder_mdfuse.ir.types import ScalarType
+from thunder_mdfuse.schedule.generated import is_generated as is_generated
 from thunder_mdfuse.schedule.indexing import Indices, aligned_groups
 from thunder_mdfuse.schedule.keeping import kept_values
 from thunder_mdfuse.schedule.lower import Lowering, Misaligned
+from thunder_mdfuse.schedule.outer import walks_few
 from thunder_mdfuse.schedule.plan import Store
-
-GENERATED_KINDS = (
-    "elementwise",
-    "view",
-    "copy",
-    "rearrange",
-    "chunk",
-    "factory",
-    "random",
-    "reduction",
+from thunder_mdfuse.schedule.roles import (
+    inner_and_outer,
+    kept,
+    reduced_dims,
+    reduces,
+    runs_along,
+    same_dims,
 )
-# Ops of generated kinds that no kernel computes: special functions without a device version.
-ATEN_ELEMENTWISE = ("digamma", "ndtri", "zeta")
+from thunder_mdfuse.schedule.scatter import points, put
+
+# How far back from a value to the permute that it comes from somebody looks.
+MOST_STEPS = 4
 
 
 @dataclass
@@ -42,16 +44,23 @@ class Group:
     """A kernel in the making: its domain's symbols and extents, and the roots that it computes.
 
     ``touched`` has a bit for each node whose storage it reads or which is one of its roots,
-    ``awaited`` one for each wait that has to be over before any of its roots can be computed.
+    ``awaited`` one for each wait that has to be over before any of its roots can be computed. A
+    ``closed`` one takes no more roots, one with a ``turned`` root no reductions.
     """
 
     names: tuple[str, ...]
     shape: tuple[Size, ...]
     lowering: Lowering
     reduced: tuple[int, ...] = ()
+    outer: tuple[int, ...] = ()
+    late_bytes: int = 0
+    scanned: int | None = None
     roots: list[Use] = field(default_factory=list)
+    places: dict[Use, Indices] = field(default_factory=dict)
     touched: int = 0
     awaited: int = 0
+    closed: bool = False
+    turned: bool = False
 
     @property
     def point(self) -> Indices:
@@ -59,12 +68,9 @@ class Group:
         pairs = zip(self.names, self.shape, strict=True)
         return tuple(0 if extent == 1 else symbol(name) for name, extent in pairs)
 
-    @property
-    def rows(self) -> tuple[Indices, tuple[Size, ...]]:
-        """Index and shape of what is left when the reduced dims are gone."""
-        kept = [d for d in range(len(self.shape)) if d not in self.reduced]
-        point = self.point
-        return tuple(point[d] for d in kept), tuple(self.shape[d] for d in kept)
+    def without(self, dims: tuple[int, ...]) -> tuple[Indices, tuple[Size, ...]]:
+        """Index and shape of what is left when ``dims`` are gone."""
+        return kept(self.point, dims), kept(self.shape, dims)
 
 
 @dataclass(frozen=True)
@@ -76,25 +82,6 @@ class Unit:
     node: int = -1
 
 
-def is_generated(fusion: Fusion, node: Node) -> bool:
-    """Whether kernels compute the node, as opposed to ATen or a collective."""
-    kind = row(node.op).kind
-    if kind not in GENERATED_KINDS or node.op in ATEN_ELEMENTWISE:
-        return False
-    if node.op == "nextafter" and node.types[0].dtype.is_low_precision:
-        return False  # kernels compute in f32, whose next number is another one
-    if isinstance(node.attrs, ChunkAttrs) and not _divides(fusion.tensor(node.args[0]), node.attrs):
-        return False
-    types = [fusion.type_of(a) for a in node.args] + list(node.types)
-    return not any(isinstance(t, TensorType) and t.dtype.is_complex for t in types)
-
-
-def _divides(x: TensorType, attrs: ChunkAttrs) -> bool:
-    """Whether a strided chunk's parts are of one size. A chunk that is not strided is a range."""
-    parts = attrs.ranks * attrs.split
-    return attrs.split == 1 or exact_quotient(x.shape[attrs.dim], parts) is not None
-
-
 class Segmenter:
     """Assigns every root of ``fusion`` to a unit; ``units`` gives them in order."""
 
@@ -104,13 +91,20 @@ class Segmenter:
         layouts: dict[Use, Layout],
         measure: Callable[[Size], int],
         round_all: bool = False,
+        narrow: Callable[[Size, int], bool] = lambda columns, nbytes: False,
+        deterministic: bool = False,
     ) -> None:
-        """``measure``: about how large a size is, for choices that only speed depends on."""
+        """``measure``: about how large a size is, for choices that only speed depends on.
+
+        ``narrow``: whether a block has room for results of so many columns and bytes a column.
+        ``deterministic``: scatters are ATen steps.
+        """
         self.fusion, self.layouts, self.round_all = fusion, layouts, round_all
+        self.measure, self.narrow = measure, narrow
         self.home: dict[Use, int] = {}
         self.kinds: list[Unit] = []
         self.needs: list[set[int]] = []
-        self.generated = [is_generated(fusion, n) for n in fusion.nodes]
+        self.generated = [is_generated(fusion, n, deterministic) for n in fusion.nodes]
         # For each unit a bit for every unit that has to run before it.
         self._before: list[int] = []
         # For each node a bit for every node whose storage a kernel that computes it reads.
@@ -119,6 +113,8 @@ class Segmenter:
         self._awaited: list[int] = []
         self._waits = 0
         self._last_start: int | None = None
+        # Whether a kernel may be made one that reduces its rows and over all rows, too.
+        self._takes_both = False
         self._roots = self._find_roots()
         self._roots |= kept_values(fusion, layouts, self.generated, self._roots, measure)
         self._assign()
@@ -127,10 +123,10 @@ class Segmenter:
         roots: set[Use] = set()
         wanted = [o.value for o in self.fusion.outputs]
         for i, node in enumerate(self.fusion.nodes):
-            if row(node.op).kind == "reduction":
-                roots.add(Use(i))
-            elif not self.generated[i]:
+            if not self.generated[i]:
                 wanted += node.args
+            elif row(node.op).kind in ("scan", "scatter") or reduces(self.fusion, node):
+                roots.add(Use(i))
         for use in wanted:
             if isinstance(self.fusion.type_of(use), ScalarType):
                 continue
@@ -149,6 +145,8 @@ class Segmenter:
                     self._add_step(i, node)
             elif Use(i) in self._roots:
                 self._place(Use(i))
+                if row(node.op).kind == "scatter":
+                    self._open_puts(Use(i))
 
     def _note_operands(self, node: Node) -> None:
         """What the next node's value reads and waits for, through its operands."""
@@ -208,35 +206,48 @@ class Segmenter:
         """Put ``root`` into the last kernel with which it shares a read or a value, if it fits.
 
         What waits for other collectives stays apart: a kernel that could run while one is under way
-        is worth more than what reading an operand once would save.
+        is worth more than what reading an operand once would save. A reduction goes to a kernel
+        that reduces those dims anyway before it makes one reduce both its rows and all rows.
         """
         sources, awaited = self._sources[root.node], self._awaited[root.node]
-        for at in range(len(self.kinds) - 1, -1, -1):
-            group = self.kinds[at].group
-            if group is None or not group.touched & sources or group.awaited != awaited:
-                continue
-            if self._join(root, at, group):
-                return
+        both = (False, True) if reduces(self.fusion, self.fusion.nodes[root.node]) else (False,)
+        for self._takes_both in both:
+            for at in range(len(self.kinds) - 1, -1, -1):
+                group = self.kinds[at].group
+                if group is None or group.closed or group.awaited != awaited:
+                    continue
+                if group.touched & sources and self._join(root, at, group):
+                    return
         self._open(root)
 
     def _open(self, root: Use) -> None:
         """A new kernel for ``root``."""
         node = self.fusion.nodes[root.node]
-        reduction = row(node.op).kind == "reduction"
-        shape = self.fusion.tensor(node.args[0] if reduction else root).shape
+        shape = self.fusion.tensor(node.args[0] if reduces(self.fusion, node) else root).shape
         names = tuple(f"d{i}" for i in range(len(shape)))
         at = len(self.kinds)
-        lowering = Lowering(
-            self.fusion,
-            self.layouts,
-            dict(zip(names, shape, strict=True)),
-            lambda use: self._in_memory(use, at),
-            self.round_all,
-        )
+        lowering = self._lowering(dict(zip(names, shape, strict=True)), at)
         group = Group(names, shape, lowering, awaited=self._awaited[root.node])
         self._add_unit(Unit("kernel", group))
         joined = self._join(root, at, group)
         assert joined, f"{root} does not fit a kernel of its own"
+
+    def _open_puts(self, root: Use) -> None:
+        """A second kernel for scatter ``root``, whose storage another one writes first."""
+        shape = points(self.fusion, self.fusion.nodes[root.node])
+        names = tuple(f"d{i}" for i in range(len(shape)))
+        at, base = len(self.kinds), self.home[root]
+        lowering = self._lowering(dict(zip(names, shape, strict=True)), at)
+        group = Group(names, shape, lowering, closed=True, awaited=self._awaited[root.node])
+        put(lowering, root, group.point, self.layouts[root])
+        self._add_unit(Unit("kernel", group))
+        self._need(at, {self.home[u] for u in lowering.read if u in self.home} | {base})
+        self.home[root] = at
+
+    def _lowering(self, extents: dict[str, Size], at: int) -> Lowering:
+        """An empty body for unit ``at``."""
+        in_memory = partial(self._in_memory, at=at)
+        return Lowering(self.fusion, self.layouts, extents, in_memory, self.round_all)
 
     def _in_memory(self, use: Use, at: int) -> bool:
         home = self.home.get(use)
@@ -244,9 +255,13 @@ class Segmenter:
 
     def _join(self, root: Use, at: int, group: Group) -> bool:
         lowering = group.lowering
-        mark, reduced, reads = lowering.snapshot(), group.reduced, len(lowering.read)
-        if self._lower(root, group) is not None:
-            new = lowering.read[reads:]
+        mark, reads = lowering.snapshot(), len(lowering.read)
+        reduced, outer, scanned = group.reduced, group.outer, group.scanned
+        places, late_bytes = group.places, group.late_bytes
+        found = self._lower(root, at, group)
+        if found is not None and self._goes_with(root, found, group):
+            again = group.lowering is not lowering  # everything was lowered anew
+            new = group.lowering.read[0 if again else reads :]
             needs = {self.home[u] for u in new if u in self.home}
             if not any(unit == at or self._before[unit] >> at & 1 for unit in needs):
                 group.roots.append(root)
@@ -255,29 +270,125 @@ class Segmenter:
                     group.touched |= 1 << use.node
                 self._need(at, needs)
                 self.home[root] = at
+                turned = [index for _, index in self._turned(root, group)]
+                group.turned = group.turned or (bool(turned) and turned[0] == group.places[root])
                 return True
         lowering.restore(mark)
-        group.reduced = reduced
+        group.lowering, group.places, group.late_bytes = lowering, places, late_bytes
+        group.reduced, group.outer, group.scanned = reduced, outer, scanned
         return False
 
-    def _lower(self, root: Use, group: Group) -> int | None:
-        """Put ``root`` into the group's body; its instruction, or None when it does not fit."""
+    def _turned(self, root: Use, group: Group) -> Iterator[tuple[bool, Indices]]:
+        """Where a point of the domain lies in ``root`` when that is a value of the domain, turned.
+
+        It leaves through tiles then, and what it comes from is read once. A kernel that walks rows
+        has no tiles.
+        """
+        if group.reduced or group.outer or group.scanned is not None:
+            return
+        node = self.fusion.nodes[root.node]
+        for _ in range(MOST_STEPS):
+            operands = self._tensors(node)
+            if len(operands) != 1 or row(node.op).kind not in ("elementwise", "copy"):
+                break
+            node = self.fusion.nodes[operands[0].node]
+        if node.op == "permute":
+            index = _match(self.fusion.tensor(node.args[0]).shape, group.point, group.shape)
+            if index is not None:
+                yield False, tuple(index[d] for d in node.attrs.dims)  # type: ignore[union-attr]
+
+    def _goes_with(self, root: Use, found: int, group: Group) -> bool:
+        """Whether a kernel may have ``root``, lowered to instruction ``found``, and should."""
+        lowering = group.lowering
+        if group.outer and lowering.looks_up:
+            return False
+        if group.outer or group.scanned is not None or not group.reduced:
+            return True
+        reduced = {group.names[d] for d in group.reduced}
+        walked = root in lowering.reductions
+        moving = walked or any(sizes.symbols(i) & reduced for i in group.places[root])
+        if not moving or lowering.body[found].phase < 1 + walked:
+            return True
+        extents = dict(zip(group.names, group.shape, strict=True))
+        return not walks_few(lowering.body, extents, reduced, self.measure)
+
+    def _lower(self, root: Use, at: int, group: Group) -> int | None:
+        """Put ``root`` into the body of group ``at``; its instruction, or None when it does not
+        fit.
+        """
         node = self.fusion.nodes[root.node]
         try:
-            if row(node.op).kind == "reduction":
-                return self._lower_reduction(root, node, group)
-            index = root_index(self.fusion.tensor(root).shape, group)
-            return None if index is None else group.lowering.emit(root, index)
+            if reduces(self.fusion, node):
+                return self._lower_reduction(root, node, at, group)
+            if row(node.op).kind == "scan":
+                return self._lower_scan(root, node, group)
         except Misaligned:
             return None
+        shape, mark = self.fusion.tensor(root).shape, group.lowering.snapshot()
+        for late, index in (*self._turned(root, group), *root_indices(shape, group)):
+            try:
+                found = group.lowering.stored(root, index)
+                # What all rows have to be walked for is stored by column, and only that.
+                if group.lowering.body[found].late == late:
+                    group.places[root] = index
+                    return found
+            except Misaligned:
+                pass
+            group.lowering.restore(mark)
+        return None
 
-    def _lower_reduction(self, root: Use, node: Node, group: Group) -> int | None:
-        operand = self.fusion.tensor(node.args[0])
-        dims: tuple[int, ...] = node.attrs.dims  # type: ignore[union-attr]
-        if operand.shape != group.shape or (group.lowering.reductions and dims != group.reduced):
+    def _lower_reduction(self, root: Use, node: Node, at: int, group: Group) -> int | None:
+        places = same_dims(self.fusion.tensor(node.args[0]).shape, group.shape)
+        if places is None or group.scanned is not None or group.turned:
             return None
-        group.reduced = dims
-        return group.lowering.reduce(root, group.rows[0], group.point)
+        all_dims = reduced_dims(self.fusion, node)
+        dims = tuple(sorted(places[d] for d in all_dims if places[d] >= 0))
+        if not group.lowering.reductions and not group.outer:
+            group.reduced = dims
+        elif dims != group.reduced:
+            # The other dims: results that are known when all rows have been walked.
+            if not group.outer and not self._take_both(dims, at, group):
+                return None
+            if dims != group.reduced and (dims != group.outer or not self._has_room(root, group)):
+                return None
+        late = dims != group.reduced
+        if late:
+            group.late_bytes += self.fusion.tensor(root).dtype.compute.itemsize
+        point = tuple(group.point[d] if d >= 0 else 0 for d in places)
+        return group.lowering.reduce(root, kept(point, all_dims), point, late)
+
+    def _take_both(self, dims: tuple[int, ...], at: int, group: Group) -> bool:
+        """Make the group one that reduces its rows and, late, over all rows; anew if need be."""
+        found = inner_and_outer(group.shape, group.reduced, dims) if self._takes_both else None
+        if found is None or not runs_along(group.lowering.body, group.names[found[0][-1]]):
+            return False
+        swapped = found[0] != group.reduced
+        group.reduced, group.outer = found
+        if swapped:
+            extents = dict(zip(group.names, group.shape, strict=True))
+            group.lowering, group.places = self._lowering(extents, at), {}
+            # Every root that is a reduction so far becomes a late one.
+            return all(self._lower(r, at, group) is not None for r in group.roots)
+        return True
+
+    def _has_room(self, root: Use, group: Group) -> bool:
+        """Whether a block can keep one more result for each column, beside those it keeps."""
+        if row(self.fusion.nodes[root.node].op).kind != "reduction":
+            return False  # where the largest element stands is more than one number
+        columns = product(group.shape[d] for d in group.reduced)
+        own = self.fusion.tensor(root).dtype.compute.itemsize
+        return self.narrow(columns, group.late_bytes + own)
+
+    def _lower_scan(self, root: Use, node: Node, group: Group) -> int | None:
+        """Scans share a kernel with other scans along the same dim, and with no reduction."""
+        dim: int = node.attrs.dim  # type: ignore[union-attr, assignment]
+        known = group.lowering.reductions
+        if self.fusion.tensor(root).shape != group.shape or (known and group.scanned != dim):
+            return None
+        if group.shape[dim] == 1:
+            return group.lowering.emit(node.args[0], group.point)
+        group.reduced, group.scanned = (dim,), dim
+        return group.lowering.scan(root, dim, group.point)
 
     def units(self) -> list[Unit]:
         """All units in the order in which they run, kernels with the stores that others need.
@@ -334,26 +445,30 @@ class Segmenter:
         if root in lowering.reductions:
             index, value = lowering.reductions[root]
         else:
-            found = root_index(self.fusion.tensor(root).shape, group)
-            assert found is not None
-            index, value = found, lowering.emit(root, found)
+            index = group.places[root]
+            value = lowering.stored(root, index)
         offset: Size = layout.offset
         for i, stride in zip(index, layout.strides, strict=True):
             offset = offset + i * stride
         lowering.stores.append(Store(lowering.buffer(root, written=True), offset, value))
 
 
-def root_index(shape: tuple[Size, ...], group: Group) -> Indices | None:
-    """Where in a value of ``shape`` a point of the group's domain lies, or None when it does not
-    fit.
+def root_indices(shape: tuple[Size, ...], group: Group) -> Iterator[tuple[bool, Indices]]:
+    """Where in a value of ``shape`` a point of the group's domain may lie, and whether it has to be
+    a late value to be there.
 
     The shape is the domain's, or the domain's with neighbouring dims merged, or that of its rows (a
-    value for each row), sizes of 1 aside.
+    value for each row), or of its columns (a late value for each), sizes of 1 aside.
     """
-    full = _match(shape, group.point, group.shape)
-    if full is not None or not group.reduced:
-        return full
-    return _match(shape, *group.rows)
+    parts = [(False, group.point, group.shape)]
+    if group.reduced:
+        parts.append((False, *group.without(group.reduced)))
+    if group.outer:
+        parts.append((True, *group.without(group.outer)))
+    for late, point, extents in parts:
+        index = _match(shape, point, extents)
+        if index is not None:
+            yield late, index
 
 
 def _match(shape: tuple[Size, ...], point: Indices, extents: tuple[Size, ...]) -> Indices | None:

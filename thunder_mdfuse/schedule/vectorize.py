@@ -8,7 +8,7 @@ the widest that any allows, the rest going lane by lane. What was decided from h
 a guard.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from thunder_mdfuse.ir import sizes
@@ -23,49 +23,70 @@ FRESH_ALIGNMENT = 16
 
 
 def vectorized(
-    plan: KernelPlan, decide: Decider, alignments: Mapping[Use, int]
+    plan: KernelPlan,
+    decide: Decider,
+    alignments: Mapping[Use, int],
+    widest: int = WIDEST,
+    leads: Callable[[Size], bool] = lambda offset: True,
 ) -> tuple[KernelPlan, int]:
     """``plan`` with every access classified, and the width of its vectors (1: none).
 
     ``alignments``: for each input the largest power of two up to 16 that divides its pointer; other
-    buffers are fresh and aligned to 16 bytes.
+    buffers are fresh and aligned to 16 bytes. ``leads``: whether an access of that offset has a say
+    in the width; the others follow where they can.
     """
-    fast = plan.columns[-1].name if plan.columns else ""
-    candidates = _candidates(plan, fast)
-    width = _width(plan, decide, alignments, candidates)
+    fast = plan.fast.name if plan.fast is not None else ""
+    moving = plan.moving(fast)
+    candidates = _candidates(plan, fast, moving)
+    leading = {key: found for key, found in candidates.items() if leads(found[1])}
+    width = _width(plan, decide, alignments, leading, widest)
     allowed = {
         key
         for key, (buffer, rest) in candidates.items()
         if width > 1 and _fits(buffer, rest, width, decide, alignments, plan)
     }
     body = tuple(
-        replace(
-            i,
-            detail=replace(
-                i.detail, access=_access(i.detail.offset, fast, ("load", n), allowed, i.detail.mask)
-            ),
-        )
+        replace(i, detail=_classified(i.detail, moving, n, allowed))
         if isinstance(i.detail, Load)
         else i
         for n, i in enumerate(plan.body)
     )
     stores = tuple(
-        replace(s, access=_access(s.offset, fast, ("store", n), allowed, ()))
+        replace(s, access=_access(s.offset, moving, ("store", n), allowed, ()))
         for n, s in enumerate(plan.stores)
     )
     return replace(plan, body=tuple(body), stores=stores), width
 
 
+def whole_loads(plan: KernelPlan, width: int) -> set[int]:
+    """The loads that are fetched as whole vectors of ``width`` elements.
+
+    Of one element every load may be, but for those at positions that are looked up, and those that
+    look them up.
+    """
+    looked_up = set(plan.positions.values())
+    for at in range(len(plan.body) - 1, -1, -1):
+        if at in looked_up:
+            looked_up |= set(plan.body[at].args)
+    found = set()
+    for at, instr in enumerate(plan.body):
+        if isinstance(instr.detail, Load):
+            single = width == 1 and not instr.args and at not in looked_up
+            if single or instr.detail.access in ("vector", "staged"):
+                found.add(at)
+    return found
+
+
 Key = tuple[str, int]
 
 
-def _candidates(plan: KernelPlan, fast: str) -> dict[Key, tuple[Buffer, Size]]:
+def _candidates(plan: KernelPlan, fast: str, moving: set[str]) -> dict[Key, tuple[Buffer, Size]]:
     """The accesses that step by one along ``fast``, each with its buffer and the rest of its
     offset.
     """
     found: dict[Key, tuple[Buffer, Size]] = {}
     accesses: list[tuple[Key, int, Size, tuple[Bound, ...]]] = [
-        (("store", n), s.buffer, s.offset, ()) for n, s in enumerate(plan.stores)
+        (("store", n), s.buffer, s.offset, ()) for n, s in enumerate(plan.stores) if s.mode == "set"
     ]
     for n, instr in enumerate(plan.body):
         if isinstance(instr.detail, Load):
@@ -73,19 +94,28 @@ def _candidates(plan: KernelPlan, fast: str) -> dict[Key, tuple[Buffer, Size]]:
             accesses.append((("load", n), load.buffer, load.offset, load.mask))
     for key, buffer, offset, mask in accesses:
         step = sizes.coefficient(offset, fast)
-        if step is not None and step[0] == 1 and not _moves(mask, fast):
+        if step is None or sizes.symbols(step[1]) & moving:
+            continue  # an element wherever a position says
+        if step[0] == 1 and not _moves(mask, moving):
             found[key] = (plan.buffers[buffer], step[1])
     return found
 
 
-def _moves(mask: tuple[Bound, ...], fast: str) -> bool:
-    return any(fast in sizes.symbols(b.index) for b in mask)
+def _classified(load: Load, moving: set[str], n: int, allowed: set[Key]) -> Load:
+    access = _access(load.offset, moving, ("load", n), allowed, load.mask)
+    return replace(load, access=access)
 
 
-def _access(offset: Size, fast: str, key: Key, allowed: set[Key], mask: tuple[Bound, ...]) -> str:
+def _moves(mask: tuple[Bound, ...], moving: set[str]) -> bool:
+    return any(moving & sizes.symbols(b.index) for b in mask)
+
+
+def _access(
+    offset: Size, moving: set[str], key: Key, allowed: set[Key], mask: tuple[Bound, ...]
+) -> str:
     if key in allowed:
         return "vector"
-    still = fast not in sizes.symbols(offset) and not _moves(mask, fast)
+    still = not moving & sizes.symbols(offset) and not _moves(mask, moving)
     return "broadcast" if still else "lane"
 
 
@@ -94,14 +124,17 @@ def _width(
     decide: Decider,
     alignments: Mapping[Use, int],
     candidates: dict[Key, tuple[Buffer, Size]],
+    widest: int,
 ) -> int:
-    if not candidates:
+    if not candidates or plan.fast is None:
         return 1
     smallest = min(b.dtype.itemsize for b, _ in candidates.values())
+    # Of a flat kernel some elements may be left over; along a row every vector has to be whole.
+    flat = plan.family == "pointwise" and len(plan.columns) == 1
     widths = []
-    width = min(WIDEST, ACCESS_BYTES // smallest)
+    width = min(widest, ACCESS_BYTES // smallest)
     while width > 1:
-        if decide.divides(width, plan.columns[-1].extent):
+        if flat or decide.divides(width, plan.fast.extent):
             widths.append(width)
         width //= 2
     for every in (True, False):
@@ -123,7 +156,7 @@ def _fits(
     needed = min(ACCESS_BYTES, width * buffer.dtype.itemsize)
     if alignments.get(buffer.value, FRESH_ALIGNMENT) < needed:
         return False
-    names = {a.name for a in (*plan.rows, *plan.columns)}
+    names = {a.name for a in (*plan.rows, *plan.columns)} | plan.positions.keys()
     return all(decide.divides(width, step) for step in steps(rest, names))
 
 

@@ -171,7 +171,7 @@ def _iota(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]
     return _result_shape(loc, node, (start, step))
 
 
-def _uniform(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
+def _random(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
     """The counter runs over the whole, so that shards draw what the whole would."""
     attrs: Any = node.attrs
     t = _type(node)
@@ -249,7 +249,7 @@ _LOCAL: dict[str, _Local] = {
     "broadcast_in_dim": _result_shape,
     "full": _result_shape,
     "iota": _iota,
-    "uniform": _uniform,
+    **dict.fromkeys(("uniform", "normal"), _random),
     "slice": _slice,
     "take": _take,
     "gather": _gather,

@@ -196,7 +196,7 @@ _rows("amin", reduction("min"), f.reducing("min"))
 _rows("var var_mean", reduction(None))  # decomposed into sums before, where that is wanted
 _rows("argmax argmin", arg_reduction)
 _rows("cumsum", shape.along_dim, f.reducing(*f.LINEAR_KINDS))
-_rows("cumprod", shape.along_dim)
+_rows("cumprod cummax cummin", shape.along_dim)
 
 _rows("broadcast_in_dim", shape.broadcast_in_dim, f.growing)
 _rows("permute", shape.permute, f.moving())
@@ -216,7 +216,7 @@ _rows("scatter_add", shape.scatter_add)
 _rows("index_add", shape.index_add)
 
 _rows("full", shape.factory)
-_rows("iota uniform", shape.numbered)
+_rows("iota uniform normal", shape.numbered)
 _rows("rng_state", lambda site: ())  # two 0-dim words, the same everywhere
 
 _rows("matmul", matmul, f.multiplicative)

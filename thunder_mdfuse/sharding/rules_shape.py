@@ -68,7 +68,7 @@ def factory(site: Site) -> tuple[Factor, ...]:
 
 
 def numbered(site: Site) -> tuple[Factor, ...]:
-    """iota, uniform: any dim, in blocks, because the values follow from the index in the whole."""
+    """iota and random numbers: any dim, in blocks, as values follow from the index in the whole."""
     return _made(site, block=True)
 
 

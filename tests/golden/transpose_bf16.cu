@@ -1,0 +1,55 @@
+#include "mdfuse.cuh"
+
+extern "C" __global__ void __launch_bounds__(256) mdf_transpose_b2eb51bfef(
+    MDF_IN(mdf::bf16) b0,
+    MDF_OUT(mdf::bf16) b1,
+    const mdf::i32 p0,
+    const mdf::i32 p1,
+    const mdf::i32 p2,
+    const mdf::i32 p3) {
+  const mdf::i32 from_b = blockIdx.x / p0 % p1 * 128;
+  const mdf::i32 from_a = blockIdx.x % p0 * 64;
+  using Tile_x0 = mdf::Tile<mdf::bf16, 64, 8, 4, 8>;
+  MDF_DYNAMIC_SHARED_AT(mdf::bf16, tile_x0, 8192, 0);
+  mdf::Vec<mdf::bf16, 8> s0[2][2];
+  #pragma unroll
+  for (mdf::i32 t = 0; t < 2; ++t) {
+    const mdf::i32 u = threadIdx.x + t * 256;
+    const mdf::i32 lb = (u % 8 + u / 256 * 8) * 8;
+    const mdf::i32 la = u / 8 % 32 * 2;
+    const mdf::i32 d0 = from_b + lb;
+    #pragma unroll
+    for (mdf::i32 p = 0; p < 2; ++p) {
+      const mdf::i32 d1 = from_a + la + p;
+      s0[t][p] = MDF_IN_BOUNDS(d0 < p2 && d1 < p3) ? mdf::load<8>(b0, d0 + d1 * p2) : mdf::Vec<mdf::bf16, 8>{};
+    }
+  }
+  #pragma unroll
+  for (mdf::i32 t = 0; t < 2; ++t) {
+    const mdf::i32 u = threadIdx.x + t * 256;
+    const mdf::i32 lb = (u % 8 + u / 256 * 8) * 8;
+    const mdf::i32 la = u / 8 % 32 * 2;
+    const mdf::i32 d0 = from_b + lb;
+    Tile_x0::set_columns(tile_x0, lb, la, s0[t]);
+  }
+  mdf::barrier();
+  #pragma unroll
+  for (mdf::i32 t = 0; t < 4; ++t) {
+    const mdf::i32 u = threadIdx.x + t * 256;
+    const mdf::i32 lb = u / 8 % 128;
+    const mdf::i32 la = (u % 8 + u / 1024 * 8) * 8;
+    const mdf::i32 d0 = from_b + lb;
+    const mdf::i32 d1 = from_a + la;
+    if (MDF_IN_BOUNDS(d0 < p2 && d1 < p3)) {
+      const auto x0 = Tile_x0::row<8>(tile_x0, lb, la);
+      mdf::Vec<mdf::bf16, 8> y1;
+      #pragma unroll
+      for (mdf::i32 j = 0; j < 8; ++j) {
+        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v2 = mdf::mul(v0, static_cast<float>(2.0));
+        y1.v[j] = mdf::from_compute<mdf::bf16>(v2);
+      }
+      mdf::store<8>(b1, d0 * p3 + d1, y1);
+    }
+  }
+}

@@ -1,0 +1,59 @@
+"""Where a long row lives between its phases: the rungs below those that one block climbs alone.
+
+    registers -> shared memory -> a cluster of blocks, each with a part -> read in each phase
+
+``schedule/launch.py`` tries the first two. A cluster's blocks tell each other their partial results
+through distributed shared memory, so that each part of a row is read once however long the row is.
+"""
+
+from dataclasses import replace
+
+from thunder_mdfuse.ir.decide import Decider
+from thunder_mdfuse.ir.sizes import Size, ceildiv, product
+from thunder_mdfuse.schedule import launch as rules
+from thunder_mdfuse.schedule.plan import KernelPlan, Launch
+from thunder_mdfuse.schedule.target import Target
+
+# Reasoned, not measured: two such blocks fill an SM's threads half, and with 32 registers of a row
+# each thread 64 of them; 128 bytes a thread are 128 KB of loads in flight on an SM.
+CLUSTER_THREADS = 512
+CLUSTER_BYTES = 128
+# Where even the largest cluster needs more: one block an SM then, with twice the registers.
+MOST_CLUSTER_BYTES = rules.HELD_BYTES[512]
+# Every part that has clusters runs those of 8; smaller ones start sooner, as more places fit them.
+CLUSTERS = (2, 4, 8)
+# Of a block's shared memory, for the scratch of reductions.
+OTHER_SHARED = 1024
+
+
+def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch:
+    """The launch of a row kernel."""
+    alone = rules.row(plan, width, decide, target)
+    if alone.hold != "none" or any(b.space != "global" for b in plan.buffers):
+        return alone
+    vectors = ceildiv(product(a.extent for a in plan.columns), width)
+    held = sum(width * plan.buffers[x.buffer].dtype.itemsize for x in rules.held_loads(plan))
+    clusters = [n for n in CLUSTERS if n <= target.max_cluster]
+    tries = [(n, CLUSTER_BYTES, "registers") for n in clusters]
+    tries += [(n, MOST_CLUSTER_BYTES, "registers") for n in clusters[-1:]]
+    room = (target.shared_per_block - OTHER_SHARED) // CLUSTER_THREADS
+    tries += [(n, room, "shared") for n in clusters]
+    for cluster, most, hold in tries:
+        items = _items(vectors, cluster, most // held, decide)
+        if items and (hold == "shared" or items <= rules.MOST_UNROLLED):
+            found = Launch(CLUSTER_THREADS, width, items, CLUSTER_THREADS, hold=hold)
+            whole = product(a.extent for a in plan.columns)
+            exact = decide.divides(width, whole)
+            exact = exact and decide.equal(vectors, items * cluster * CLUSTER_THREADS)
+            return replace(found, cluster=cluster, exact=exact)
+    return alone
+
+
+def _items(vectors: Size, cluster: int, most: int, decide: Decider) -> int:
+    """How many vectors each thread of the cluster has of the row; 0: more than ``most``."""
+    if not most or decide.less(most * cluster * CLUSTER_THREADS, vectors):
+        return 0
+    items = 1
+    while decide.less(items * cluster * CLUSTER_THREADS, vectors):
+        items += 1 if items < 8 else items
+    return min(items, most)
