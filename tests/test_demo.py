@@ -11,8 +11,10 @@ from multirank.runner import run_ranks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from thunder_mdfuse.demo import __main__ as demo
 from thunder_mdfuse.demo.layer import differences, faults, make_inputs, make_mlp
-from thunder_mdfuse.demo.options import REAL, SMALL, TOKENS, Sizes, parse, sizes_for
+from thunder_mdfuse.demo.options import REAL, SMALL, TOKENS, Sizes, device_for, parse, sizes_for
+from thunder_mdfuse.errors import MdfuseError
 
 SECTIONS = (
     "1. The program as Thunder traced it",
@@ -53,6 +55,8 @@ def check_shown(output: str, backend: str, ranks: int = 2) -> None:
     assert f"executed by the backend '{backend}'" in output
     assert re.search(r"^right$", output, re.MULTILINE)
     assert not re.search(r"warn|wrong|Traceback|\[rank 1\]", output, re.IGNORECASE), output
+    # mpirun gives each rank a terminal of its own, also when its output goes to a file.
+    assert "\x1b" not in output, "control codes of a terminal where there is none"
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
@@ -86,6 +90,27 @@ def test_a_launchers_ranks_are_not_contradicted() -> None:
     output = run_ranks("thunder_mdfuse.demo", 1, "mpirun", 120, options, fails=True)
     assert "--ranks 3 was asked for, but the launcher started 1" in output
     assert "Traceback" not in output
+
+
+def test_a_missing_gpu_is_said_once_and_before_ranks_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(demo, "run_as_ranks", lambda *_: pytest.fail("ranks were started"))
+    with pytest.raises(MdfuseError, match="finds no CUDA GPU here; leave --device out"):
+        demo.main(["--device", "cuda"])
+    assert device_for("cpu", 2) == device_for("auto", 2) == "cpu"
+
+
+def test_a_ranks_number_is_written_once() -> None:
+    """By the starter's prefix or, under a launcher, by the rank itself."""
+    options = ["--device", "cpu", "--ranks", "3"]
+    told = "MdfuseError: --ranks 3 was asked for, but the launcher started 2"
+    started = run_ranks("thunder_mdfuse.demo", 2, "spawn", 120, options, fails=True)
+    assert "rank 1: " not in started and re.search(rf"rank (0:|1\]) {told}", started), started
+    launched = run_ranks("thunder_mdfuse.demo", 2, "torchrun", 120, options, fails=True)
+    assert "rank 1] " not in launched, launched
+    assert re.search(rf"^rank [01]: {told}", launched, re.MULTILINE), launched
 
 
 # What makes a result right.

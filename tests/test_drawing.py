@@ -2,10 +2,12 @@
 
 import io
 import itertools
+import subprocess
+import sys
 
 import pytest
 
-from thunder_mdfuse import pipeline
+from thunder_mdfuse import knobs, pipeline
 from thunder_mdfuse.drawing import ATEN, COLLECTIVE, draw, graph_of, label, layered, steps_by_node
 from thunder_mdfuse.dump import Dump
 from thunder_mdfuse.errors import MdfuseError
@@ -58,11 +60,10 @@ def test_what_two_kernels_compute_names_both() -> None:
     %0 = input(position=0) : f32[8, 64]
     %1 = exp(%0) : f32[8, 64]
     %2 = sum(%1; dims=[1]) : f32[8]
-    %3 = argmax(%2; dim=0) : i64[]
-    %4 = broadcast_in_dim(%3; shape=[8, 64], dims=[]) : i64[8, 64]
-    %5 = cast(%4; dtype=f32) : f32[8, 64]
-    %6 = mul(%1, %5) : f32[8, 64]
-    return %6
+    %3 = digamma(%2) : f32[8]
+    %4 = broadcast_in_dim(%3; shape=[8, 64], dims=[0]) : f32[8, 64]
+    %5 = mul(%1, %4) : f32[8, 64]
+    return %5
     """
     fusion = parse(text)
     plan, _ = pipeline.plan(fusion, [InputClass((64, 1))], H200, {}, "cuda", Dump("two"))
@@ -103,6 +104,29 @@ def test_a_drawing_has_a_box_for_each_value(program: tuple[Fusion, ProgramPlan])
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     assert picture.getvalue().startswith(b"\x89PNG")
+
+
+def test_a_plan_alone_is_drawn_with_its_steps(program: tuple[Fusion, ProgramPlan]) -> None:
+    local, plan = program
+    alone, both = draw(plan, title="MLP"), draw(local, plan, "MLP")
+    texts = [[t.get_text() for t in figure.axes[0].texts] for figure in (alone, both)]
+    assert texts[0] == texts[1] and alone.legends
+    with pytest.raises(MdfuseError, match=r"found str: draw\(explain\(fused\)\.regions"):
+        draw("mdFusion0")  # type: ignore[arg-type]
+
+
+def test_missing_packages_are_named_with_the_extra() -> None:
+    """In an interpreter of its own, in which matplotlib cannot be imported."""
+    script = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "try: import thunder_mdfuse.drawing\n"
+        "except ImportError as e: print(e)"
+    )
+    env = knobs.child_environment(PYTHONPATH=":".join(filter(None, sys.path)))
+    shown = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=120
+    ).stdout
+    assert "needs matplotlib and networkx" in shown and "thunder_mdfuse[notebooks]" in shown
 
 
 def test_a_fusion_needs_no_plan_to_be_drawn() -> None:

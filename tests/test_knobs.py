@@ -57,6 +57,10 @@ def test_a_value_is_read_when_it_is_asked_for(
     [
         ("MDFUSE_BACKEND", "gpu"),
         ("MDFUSE_FUEL", "many"),
+        ("MDFUSE_FUEL", "-2"),
+        ("MDFUSE_EMULATOR_ORDERS", "0"),
+        ("MDFUSE_COMM_TIMEOUT", "nan"),
+        ("MDFUSE_COMM_TIMEOUT", "inf"),
         ("MDFUSE_COMM_TIMEOUT", "0"),
         ("MDFUSE_COMM_TIMEOUT", "-3"),
         ("MDFUSE_COMM_TIMEOUT", "soon"),
@@ -65,15 +69,28 @@ def test_a_value_is_read_when_it_is_asked_for(
         ("MDFUSE_VERIFY", "true"),
     ],
 )
-def test_a_bad_value_is_an_error_that_names_knob_text_and_meaning(
+def test_a_bad_value_is_an_error_that_names_knob_text_and_what_it_takes(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, text)
     with pytest.raises(MdfuseError) as caught:
         knobs.value(name)
-    message = str(caught.value)
-    assert f"{name}={text!r}" in message
-    assert knobs.KNOBS[name].help in message
+    knob = knobs.KNOBS[name]
+    assert str(caught.value) == (
+        f"{name}={text!r} is not valid: it takes {knob.takes}. Set it to that, or unset it for the "
+        f"default, {knob.default!r}."
+    )
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_a_bad_value_is_found_before_anything_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever knob is read first: that is the import of the executor, which reads the fuel."""
+    monkeypatch.setenv("MDFUSE_COMM_TIMEOUT", "-1")
+    for _ in range(2):
+        with pytest.raises(MdfuseError, match=r"MDFUSE_COMM_TIMEOUT='-1' is not valid"):
+            knobs.integer("MDFUSE_FUEL")
+    monkeypatch.setenv("MDFUSE_COMM_TIMEOUT", "1")
+    assert knobs.integer("MDFUSE_FUEL") == -1
 
 
 def test_typed_readers_agree_with_value(monkeypatch: pytest.MonkeyPatch) -> None:

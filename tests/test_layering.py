@@ -30,6 +30,7 @@ LAYERS = {
     "pipeline": 7,
     "executable": 8,
     "reference": 7,
+    "direct": 8,
     "definition": 8,
     "multidevice": 8,
     "repro": 8,
@@ -43,7 +44,7 @@ LAYERS = {
 SIBLINGS = (
     {"errors", "knobs"},
     {"pipeline", "reference"},
-    {"definition", "multidevice", "repro"},
+    {"executable", "direct", "definition", "multidevice", "repro"},
     {"bench", "demo"},
 )
 STDLIB_ONLY = {"errors", "knobs", "ir"}

@@ -4,49 +4,31 @@
 """
 
 import contextlib
+import functools
 import io
 import json
 import re
 import subprocess
+import textwrap
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from multirank.runner import run_ranks
 
-from thunder_mdfuse import knobs, pipeline
+from thunder_mdfuse import knobs
 from thunder_mdfuse.codegen.exprs import EXPRS, NotGenerated, Reduction
-from thunder_mdfuse.dump import Dump
 from thunder_mdfuse.ir.ops import OPS
-from thunder_mdfuse.ir.text import parse, render
-from thunder_mdfuse.runtime.report import report
-from thunder_mdfuse.schedule.program import InputClass
-from thunder_mdfuse.schedule.target import H200
+from thunder_mdfuse.ir.text import render
 from thunder_mdfuse.thunder.claims import CLAIMS, UNCLAIMED
+from thunder_mdfuse.thunder.dtensor_doors import SUPPORTED
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-EXAMPLE = """
-global mesh[tp=4]
-%0 = input(position=0) : bf16[4, 2048, 8192] @ [Shard(2)]
-%1 = input(position=1) : bf16[8192] @ [Shard(0)]
-%2 = cast(%0; dtype=f32) : f32[4, 2048, 8192]
-%3 = mul(%2, %2) : f32[4, 2048, 8192]
-%4 = sum(%3; dims=[2]) : f32[4, 2048]
-%5 = broadcast_in_dim(%4; shape=[4, 2048, 1], dims=[0, 1]) : f32[4, 2048, 1]
-%6 = const(value='8192.0', dtype=f64) : f64
-%7 = div(%5, %6) : f32[4, 2048, 1]
-%8 = const(value='1e-05', dtype=f64) : f64
-%9 = add(%7, %8) : f32[4, 2048, 1]
-%10 = rsqrt(%9) : f32[4, 2048, 1]
-%11 = broadcast_in_dim(%10; shape=[4, 2048, 8192], dims=[0, 1, 2]) : f32[4, 2048, 8192]
-%12 = mul(%2, %11) : f32[4, 2048, 8192]
-%13 = broadcast_in_dim(%1; shape=[4, 2048, 8192], dims=[2]) : bf16[4, 2048, 8192]
-%14 = cast(%13; dtype=f32) : f32[4, 2048, 8192]
-%15 = mul(%12, %14) : f32[4, 2048, 8192]
-%16 = cast(%15; dtype=bf16) : bf16[4, 2048, 8192]
-return %16
-"""
+NOTEBOOK = ROOT / "notebooks" / "01_one_region_end_to_end.ipynb"
 
 
 # What the tables are made of.
@@ -67,9 +49,10 @@ def names(found: list[str]) -> str:
 
 def knobs_table() -> str:
     rows = [
-        [f"`{k.name}`", f"`{k.default}`" if k.default else "", k.help] for k in knobs.KNOBS.values()
+        [f"`{k.name}`", k.takes, f"`{k.default}`" if k.default else "", k.help]
+        for k in knobs.KNOBS.values()
     ]
-    return table(["variable", "default", "meaning"], rows)
+    return table(["variable", "takes", "default", "meaning"], rows)
 
 
 def operations_table() -> str:
@@ -108,24 +91,36 @@ def claims_table() -> str:
     return table(["", "Thunder's symbols"], rows)
 
 
+@functools.cache
+def notebook() -> dict[str, Any]:
+    """The variables of the notebook when it has planned its program: the README shows the same."""
+    found: dict[str, Any] = {"__name__": "notebook"}
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+            if cell["cell_type"] != "code":
+                continue
+            text = "".join(line for line in cell["source"] if not line.startswith("%"))
+            # Names of files, because Thunder reads the source of what it traces.
+            exec(compile(text, f"{cell['id']}.py", "exec"), found)
+            if "steps" in found:
+                break
+    return found
+
+
 def example() -> dict[str, str]:
     """The listings of the worked example."""
-    dump = Dump("example")
-    local = pipeline.lower(parse(EXAMPLE), dump)
-    classes = [InputClass((2048 * 2048, 2048, 1)), InputClass((1,))]
-    plan, texts = pipeline.plan(local, classes, H200, {"@tp": 0}, "cuda", dump)
-    steps = report(plan, {"@tp": 0})
+    found = notebook()
     rows = [
         [f"{s.kind} `{s.name}`", " ".join(s.ops)]
         + [f"{n:,}" if n else "" for n in (s.bytes_read, s.bytes_written, s.wire_bytes)]
-        for s in steps
+        for s in found["steps"]
     ]
     heads = ["step", "operations", "bytes read", "bytes written", "bytes on the wire"]
     return {
-        "propagate": code(dump.texts["propagate"]),
-        "localize": code(render(local)),
+        "propagate": code(render(found["stages"]["propagate"])),
+        "localize": code(render(found["stages"]["localize"])),
         "steps": table(heads, rows),
-        "kernel": code(texts[0].source, "cpp"),
+        "kernel": code(found["texts"][0].source, "cpp"),
     }
 
 
@@ -219,16 +214,58 @@ def test_commands_install_from_the_clone() -> None:
 
 
 def test_the_ten_lines_run() -> None:
-    found = re.search(r"<!-- example: ten lines -->\n```python\n(.*?)```", README.read_text(), re.S)
-    assert found
-    lines = [line for line in found[1].splitlines() if line.strip()]
+    lines = [line for line in written("ten lines").splitlines() if line.strip()]
     assert len(lines) <= 10
     shown = io.StringIO()
     # As a file, because Thunder reads the source of what it traces.
     with contextlib.redirect_stdout(shown):
-        exec(compile(found[1], "ten_lines.py", "exec"), {"__name__": "ten_lines"})
+        exec(compile(written("ten lines"), "ten_lines.py", "exec"), {"__name__": "ten_lines"})
     assert shown.getvalue().startswith("torch.Size([64, 1024])")
     assert "mdFusion0" in shown.getvalue()
+
+
+def written(name: str) -> str:
+    """A program of the README, without the indentation of the list that it may stand in."""
+    found = re.search(
+        rf"<!-- example: {name} -->\n *```python\n(.*?)\n *```", README.read_text(), re.DOTALL
+    )
+    assert found, f"README.md has no example {name!r}"
+    return textwrap.dedent(found[1])
+
+
+def test_the_program_over_dtensors_runs(tmp_path: Path) -> None:
+    script = tmp_path / "tp_mlp.py"
+    script.write_text(written("dtensors"))
+    shown = run_ranks(script, 2, "torchrun", 240, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert shown.count("(Replicate(),)") == 1
+    kinds = re.findall(r"^  (kernel|aten|collective) ", shown, re.MULTILINE)
+    assert sorted(kinds) == ["aten"] * 3 + ["collective"] + ["kernel"] * 2
+    assert "on mesh[tp=2]" in shown
+
+
+def test_the_drawing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, Any] = {"__name__": "ten_lines"}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(written("ten lines"), "ten_lines.py", "exec"), found)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(written("drawing"), "drawing.py", "exec"), found)
+    assert (tmp_path / "region.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_function_is_the_notebooks() -> None:
+    """The README shows the notebook's program; the function that it names computes the same."""
+    found: dict[str, Any] = {"__name__": "ten_lines"}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(written("ten lines"), "ten_lines.py", "exec"), found)
+    x, w = torch.randn(2, 64, dtype=torch.bfloat16), torch.randn(64, dtype=torch.bfloat16)
+    assert torch.equal(found["rms_norm"](x, w), notebook()["rms_norm"](x, w))
+
+
+def test_what_it_says_of_dtensors_is_what_the_errors_say() -> None:
+    section = README.read_text().partition("**`DTensor`s**")[2].partition("\n\n")[0]
+    for name in SUPPORTED:
+        spoken = {"x + y": "`+`", "x * y": "`*`", "-x": "`-x`"}.get(name, name.split(".")[-1])
+        assert spoken.removesuffix("(dtype)") in section, name
 
 
 def test_the_variables_that_it_names_exist() -> None:

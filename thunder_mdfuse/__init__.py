@@ -1,5 +1,17 @@
 """thunder_mdfuse: a Lightning-Thunder fusion executor for one GPU or many.
 
+    import thunder, torch
+    from thunder_mdfuse import explain, mdfuse_executor
+
+    fused = thunder.jit(lambda x: torch.softmax(x, -1) * 2, executors=[mdfuse_executor])
+    fused(torch.randn(64, 1024))
+    print(explain(fused))
+
+``mdfuse_executor``: what ``thunder.jit`` and ``thunder.dynamo.thunderfx`` take among ``executors``.
+``explain(fused)``: the regions, kernels and bytes that a call became, and what stayed outside.
+``FusionDefinition``: a fusion written op by op, with ``DataType`` and ``ParallelType``; no Thunder.
+``thunder_mdfuse.errors`` has the exceptions, ``thunder_mdfuse.drawing`` draws programs.
+
 Names are loaded on first use, so that ``import thunder_mdfuse`` needs no GPU, no compiler, no
 Thunder.
 """
@@ -11,7 +23,18 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "mdfuse_executor": "thunder_mdfuse.thunder.executor",
     "explain": "thunder_mdfuse.thunder.inspect",
+    "FusionDefinition": "thunder_mdfuse.definition",
+    "DataType": "thunder_mdfuse.direct.dtypes",
+    "ParallelType": "thunder_mdfuse.direct.dtypes",
 }
+__all__ = [
+    "DataType",
+    "FusionDefinition",
+    "ParallelType",
+    "__version__",
+    "explain",
+    "mdfuse_executor",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,17 +1,24 @@
 """Programs as pictures: a fusion's values from top to bottom, coloured by the step that makes them.
 
-In: a ``Fusion`` of any stage and, if it has been planned, its ``ProgramPlan``. Out: a matplotlib
-figure. Needs the packages of the extra ``notebooks``; everything else works without this module.
+``draw(explain(fused).regions[0].plan)`` draws what a jitted function's region became. In: a
+``ProgramPlan``, or a ``Fusion`` of any stage. Out: a matplotlib figure, with ``savefig``. Needs the
+packages of the extra ``notebooks``; everything else works without this module.
 """
 
 import itertools
 import math
 from collections.abc import Iterable, Mapping
 
-import networkx as nx
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+try:
+    import networkx as nx
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+except ImportError as e:
+    raise ImportError(
+        f"thunder_mdfuse.drawing needs matplotlib and networkx ({e}): "
+        "pip install 'thunder_mdfuse[notebooks]', or '.[notebooks]' in a clone"
+    ) from e
 
 from thunder_mdfuse.errors import MdfuseError
 from thunder_mdfuse.ir.graph import Fusion, Node
@@ -70,13 +77,22 @@ def is_drawn(node: Node) -> bool:
     return node.op not in ("const", "size")
 
 
-def draw(fusion: Fusion, plan: ProgramPlan | None = None, title: str = "") -> Figure:
-    """A picture of ``fusion``; with its ``plan``, coloured by steps.
+def draw(what: Fusion | ProgramPlan, plan: ProgramPlan | None = None, title: str = "") -> Figure:
+    """A picture of a program: of a plan, or of a fusion and its ``plan``, coloured by steps.
 
-    Raises ``MdfuseError`` when the plan is another fusion's.
+    Raises ``MdfuseError`` for a plan of another fusion, and for what is neither fusion nor plan.
     """
+    if not isinstance(what, Fusion | ProgramPlan):
+        raise MdfuseError(
+            f"needed a plan or a fusion to draw, found {type(what).__name__}: "
+            "draw(explain(fused).regions[0].plan)"
+        )
+    if isinstance(what, ProgramPlan):
+        fusion, plan = what.fusion, plan or what
+    else:
+        fusion = what
     if plan is not None and plan.fusion != fusion:
-        raise MdfuseError("the plan was made for another fusion: draw plan.fusion")
+        raise MdfuseError("the plan was made for another fusion: draw the plan alone")
     steps = {} if plan is None else steps_by_node(plan)
     graph = graph_of(fusion)
     places = layered(graph)

@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 from thunder_mdfuse import knobs
+from thunder_mdfuse.errors import MdfuseError
 
 _counter = itertools.count()
 
@@ -21,13 +22,24 @@ class Dump:
         self._folder: Path | None = None
 
     def write(self, stage: str, text: str, suffix: str = "txt") -> None:
-        """Note the text of ``stage``."""
+        """Note the text of ``stage``.
+
+        Raises ``MdfuseError`` when ``MDFUSE_DUMP`` names a folder that cannot be written to.
+        """
         number = list(self.texts).index(stage) if stage in self.texts else len(self.texts)
         self.texts[stage] = text
         where = knobs.text("MDFUSE_DUMP")
         if not where:
             return
-        if self._folder is None:
-            self._folder = Path(where) / f"{self.name}_{next(_counter)}"
-            self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / f"{number:02d}_{stage}.{suffix}").write_text(text)
+        try:
+            if self._folder is None:
+                folder = Path(where) / f"{self.name}_{next(_counter)}"
+                folder.mkdir(parents=True, exist_ok=True)
+                self._folder = folder
+            (self._folder / f"{number:02d}_{stage}.{suffix}").write_text(text)
+        except OSError as e:
+            raise MdfuseError(
+                f"MDFUSE_DUMP={where!r}: stage {stage!r} of {self.name} cannot be written there "
+                f"({e.strerror}: {e.filename}). It needs a folder that you may write to, or whose "
+                "parents you may make; name another one, or unset the variable."
+            ) from e

@@ -16,34 +16,51 @@ from thunder_mdfuse.errors import MdfuseError
 
 @dataclass(frozen=True)
 class Knob:
-    """One environment variable: its name, its default as text, how to read it, what it does."""
+    """One environment variable: its name, its default as text, how to read it, the values that it
+    takes, what it does.
+
+    ``parse`` raises ``ValueError`` for every other value; ``takes`` says which those are, in words.
+    """
 
     name: str
     default: str
     parse: Callable[[str], object]
+    takes: str
     help: str
 
 
 def _flag(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError("expected 0 or 1")
-    return text == "1"
+    return _one_of("0", "1")(text) == "1"
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
-            raise ValueError(f"expected one of {', '.join(choices)}")
+            raise ValueError(text)
         return text
 
     return parse
 
 
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+# A longer wait is a slip of the pen, and past what the clocks of a process group can count.
+MOST_SECONDS = 1e6
+
+
 def _seconds(text: str) -> float:
-    value = float(text)
-    if value <= 0:
-        raise ValueError("expected a positive number of seconds")
-    return value
+    number = float(text)
+    if not 0 < number <= MOST_SECONDS:  # so that NaN is refused
+        raise ValueError(text)
+    return number
 
 
 KNOBS: dict[str, Knob] = {
@@ -53,32 +70,45 @@ KNOBS: dict[str, Knob] = {
             "MDFUSE_BACKEND",
             "auto",
             _one_of("auto", "cuda", "emulate", "reference"),
-            "what executes programs: auto (cuda for CUDA tensors, reference for CPU ones), cuda, "
-            "emulate or reference",
+            "auto, cuda, emulate or reference",
+            "what executes programs; auto: cuda for CUDA tensors, reference for CPU ones",
         ),
-        Knob("MDFUSE_DUMP", "", str, "folder into which every stage of every region is written"),
         Knob(
-            "MDFUSE_FUEL", "-1", int, "number of regions that may be fused, for bisection; -1: all"
+            "MDFUSE_DUMP",
+            "",
+            str,
+            "a folder, or nothing",
+            "where every stage of every region is written",
+        ),
+        Knob(
+            "MDFUSE_FUEL",
+            "-1",
+            _whole(-1),
+            "a whole number from -1 up",
+            "how many regions may be fused, for bisection; -1: all",
         ),
         Knob(
             "MDFUSE_COMM_TIMEOUT",
             "30",
             _seconds,
-            "seconds to wait for another rank before an error names it",
+            "a number of seconds above 0, at most a million",
+            "how long to wait for another rank before an error names it",
         ),
         Knob(
             "MDFUSE_EAGER_ROUNDING",
             "0",
             _flag,
+            "0 or 1",
             "1: round every half-precision intermediate as eager PyTorch does",
         ),
-        Knob("MDFUSE_DISK_CACHE", "1", _flag, "0: keep compiled kernels in memory only"),
-        Knob("MDFUSE_VERIFY", "0", _flag, "1: check the program between all stages"),
+        Knob("MDFUSE_DISK_CACHE", "1", _flag, "0 or 1", "0: keep compiled kernels in memory only"),
+        Knob("MDFUSE_VERIFY", "0", _flag, "0 or 1", "1: check the program between all stages"),
         Knob(
             "MDFUSE_EMULATOR_ORDERS",
             "3",
-            int,
-            "number of thread orders that the emulator runs and compares for each launch",
+            _whole(1),
+            "a whole number from 1 up",
+            "how many thread orders the emulator runs and compares for each launch",
         ),
     )
 }
@@ -88,30 +118,45 @@ _scanned = 0
 
 
 def value(name: str) -> object:
-    """The parsed value of the knob ``name``. Raises ``MdfuseError`` when the text is not valid."""
-    _warn_unknown()
-    knob = KNOBS[name]
-    text = os.environ.get(name, knob.default)
+    """The parsed value of the knob ``name``.
+
+    Raises ``MdfuseError`` when its text is not valid, and, at the first look at an environment,
+    when any other knob's is not: a slip shows before anything is compiled.
+    """
+    _look_around()
+    return _parsed(KNOBS[name])
+
+
+def _parsed(knob: Knob) -> object:
+    text = os.environ.get(knob.name, knob.default)
     try:
         return knob.parse(text)
-    except ValueError as e:
-        raise MdfuseError(f"{name}={text!r} is not valid: {e}. {knob.help}") from None
+    except ValueError:
+        raise MdfuseError(
+            f"{knob.name}={text!r} is not valid: it takes {knob.takes}. Set it to that, or unset "
+            f"it for the default, {knob.default!r}."
+        ) from None
 
 
-def _warn_unknown() -> None:
-    """Look for unknown names when there are more or fewer variables than at the last look.
+def _look_around() -> None:
+    """Look for unknown names and bad values when there are more or fewer variables than at the
+    last look.
 
     Reading all of them takes 30 us, and a knob is read at each call of a program.
     """
     global _scanned
     if len(os.environ) == _scanned:
         return
-    _scanned = len(os.environ)
     for name in os.environ:
-        if name.startswith("MDFUSE_") and name not in KNOBS and name not in _warned:
+        if not name.startswith("MDFUSE_"):
+            continue
+        if name in KNOBS:
+            _parsed(KNOBS[name])
+        elif name not in _warned:
             _warned.add(name)
             known = ", ".join(sorted(KNOBS))
-            warnings.warn(f"unknown environment variable {name}; known are {known}", stacklevel=3)
+            warnings.warn(f"unknown environment variable {name}; known are {known}", stacklevel=4)
+    _scanned = len(os.environ)
 
 
 def flag(name: str) -> bool:

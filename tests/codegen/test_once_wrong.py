@@ -158,3 +158,31 @@ def test_a_draw_whose_seed_is_a_reduction() -> None:
     assert bool(((found - x >= 0) & (found - x < 1)).all())
     (again,) = run(text, x.flip(0))
     torch.testing.assert_close(again - x.flip(0), found - x)
+
+
+def test_what_is_the_same_for_all_rows_is_summed_along_each() -> None:
+    """An input that is expanded over the rows along which memory runs, in vectors of one."""
+    text = """
+    global
+    %0 = input(position=0) : f64[127, 3]
+    %1 = cast(%0; dtype=i64, user=true) : i64[127, 3]
+    %2 = sum(%1; dims=[1]) : i64[127]
+    return %2
+    """
+    x = torch.tensor([1.5, -2.5, 7.0], dtype=torch.float64).expand(127, 3)
+    (found,) = run(text, x)
+    assert torch.equal(found, x.long().sum(1))
+
+
+@pytest.mark.parametrize("op", ["cumsum", "cummax"])
+def test_a_scan_along_a_dim_of_size_1_is_its_operand(op: str) -> None:
+    text = f"""
+    global
+    %0 = input(position=0) : f16[s0]
+    %1 = broadcast_in_dim(%0; shape=[1, s0], dims=[1], explicit=true) : f16[1, s0]
+    %2 = {op}(%1; dim=0) : f16[1, s0]
+    return %1, %2
+    """
+    x = torch.arange(31).half()
+    view, found = run(text, x)
+    assert torch.equal(found, x[None]) and torch.equal(view, x[None])

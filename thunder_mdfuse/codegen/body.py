@@ -110,15 +110,20 @@ class BodyWriter:
         first = self.declare_operands(block, new)
         for at in new:
             self.fetch(block, at, f"const auto x{at}")
-        whole = [n for n in needed if n not in vectors and self._is_whole(n)]
+        # Where a vector is one element, a load may be the same for all lanes and yet be a vector.
+        whole = [n for n in needed if self._is_whole(n)]
         for at in whole:
-            if at not in first:
+            if at in vectors:
+                self._lane_of_vector(block, at)
+            elif at not in first:
                 self._declare(block, at, self.at_vector)
         lanes = self._lanes(block, stores)
         for at in needed:
+            if at in whole:
+                continue
             if at in vectors:
                 self._lane_of_vector(lanes, at)
-            elif at not in whole:
+            else:
                 self._declare(lanes, at, self.at_lane)
         for n in reductions:
             self._accumulate(lanes, n)

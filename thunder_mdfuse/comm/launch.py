@@ -36,6 +36,16 @@ def under_launcher() -> bool:
     return read_launch(knobs.launcher_environment()) is not ALONE
 
 
+def started_here() -> bool:
+    """Whether ``run_as_ranks`` started this process: it sets torchrun's variables, but no run id.
+
+    Such a rank 0 has its starter's terminal, while a launcher may make one for a rank whose output
+    goes to a file. The lines of other ranks get their number from the starter.
+    """
+    launch = read_launch(knobs.launcher_environment())
+    return launch.launcher == "torchrun" and not launch.job
+
+
 def run_as_ranks(module: str, argv: Sequence[str], ranks: int, timeout: float) -> int:
     """``python -m module argv`` in each of ``ranks`` processes.
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from thunder_mdfuse.errors import MdfuseError
+
 RANKS = 2
 
 # The MLP of an 8B-parameter Llama, and one of the same shape that two CPU cores run in moments.
@@ -67,7 +69,15 @@ def _count(text: str) -> int:
 
 
 def device_for(asked: str, local_ranks: int) -> str:
-    """cuda or cpu, for as many ranks on this host."""
+    """cuda or cpu, for as many ranks on this host.
+
+    Raises ``MdfuseError`` when cuda is asked for and there is no GPU.
+    """
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise MdfuseError(
+            "--device cuda was asked for, but torch finds no CUDA GPU here; leave --device out to "
+            "run on the CPU"
+        )
     if asked != "auto":
         return asked
     enough = torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks

@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from thunder_mdfuse.comm.communicator import Communicator
+from thunder_mdfuse.comm.launch import started_here
 from thunder_mdfuse.demo.layer import DTYPE, faults, make_inputs, make_mlp
 from thunder_mdfuse.demo.options import Sizes, device_for, parse, sizes_for
 from thunder_mdfuse.errors import MdfuseError
@@ -61,20 +62,32 @@ def main(arguments: Sequence[str]) -> int:
         mesh = _make_mesh(options)
         wrong = _show(_console(), mesh, sizes_for(options, mesh.device_type))
     except MdfuseError as e:
-        rank = Communicator.instance().rank()
-        print(f"rank {rank}: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
+        _complain(f"{type(e).__name__}: {e}")
         return 1
     for line in wrong:
-        print(f"rank {dist.get_rank()}: wrong: {line}", file=sys.stderr, flush=True)
+        _complain(f"wrong: {line}")
     code = _worst(int(bool(wrong)), dist.ReduceOp.MAX)
     faulthandler.cancel_dump_traceback_later()
     return code
 
 
+def _complain(text: str) -> None:
+    """Say what went wrong on this rank, with its number unless the starter writes that."""
+    rank = Communicator.instance().rank()
+    who = "" if rank and started_here() else f"rank {rank}: "
+    print(f"{who}{text}", file=sys.stderr, flush=True)
+
+
 def _console() -> Console:
-    width = None if sys.stdout.isatty() else WIDTH
-    quiet = dist.get_rank() != 0
-    return Console(width=width, quiet=quiet, highlight=False, soft_wrap=True)
+    """Rank 0's; colours and a spinner only on a terminal that is not a launcher's."""
+    terminal = started_here() and sys.stdout.isatty()
+    return Console(
+        width=None if terminal else WIDTH,
+        force_terminal=None if terminal else False,
+        quiet=dist.get_rank() != 0,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _make_mesh(options: argparse.Namespace) -> DeviceMesh:
@@ -85,8 +98,6 @@ def _make_mesh(options: argparse.Namespace) -> DeviceMesh:
             f"--ranks {options.ranks} was asked for, but the launcher started "
             f"{communicator.size()}; leave --ranks out under a launcher"
         )
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise MdfuseError("--device cuda was asked for, but torch finds no CUDA GPU here")
     assert communicator.group is not None  # made here
     local = communicator.local_size()
     # Hosts may differ; the work goes to the GPUs when all ranks have one.

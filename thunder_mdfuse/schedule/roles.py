@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.attrs import DimAttrs
 from thunder_mdfuse.ir.graph import Fusion, Node
 from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.sizes import Size
@@ -29,6 +30,14 @@ def reduces(fusion: Fusion, node: Node) -> bool:
     if node.op not in PLAIN:
         return True
     return bool(moving_dims(fusion.tensor(node.args[0]).shape, reduced_dims(fusion, node)))
+
+
+def scanned_dim(fusion: Fusion, node: Node) -> int | None:
+    """The dim along which ``node`` combines elements one after the other, if it does."""
+    if row(node.op).kind != "scan":
+        return None
+    assert isinstance(node.attrs, DimAttrs) and node.attrs.dim is not None
+    return None if fusion.tensor(node.args[0]).shape[node.attrs.dim] == 1 else node.attrs.dim
 
 
 def reduced_dims(fusion: Fusion, node: Node) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from thunder_mdfuse.schedule.roles import (
     reduces,
     runs_along,
     same_dims,
+    scanned_dim,
 )
 from thunder_mdfuse.schedule.scatter import points, put
 
@@ -125,7 +126,11 @@ class Segmenter:
         for i, node in enumerate(self.fusion.nodes):
             if not self.generated[i]:
                 wanted += node.args
-            elif row(node.op).kind in ("scan", "scatter") or reduces(self.fusion, node):
+            elif (
+                row(node.op).kind == "scatter"
+                or scanned_dim(self.fusion, node) is not None
+                or reduces(self.fusion, node)
+            ):
                 roots.add(Use(i))
         for use in wanted:
             if isinstance(self.fusion.type_of(use), ScalarType):
@@ -320,8 +325,9 @@ class Segmenter:
         try:
             if reduces(self.fusion, node):
                 return self._lower_reduction(root, node, at, group)
-            if row(node.op).kind == "scan":
-                return self._lower_scan(root, node, group)
+            dim = scanned_dim(self.fusion, node)
+            if dim is not None:
+                return self._lower_scan(root, dim, group)
         except Misaligned:
             return None
         shape, mark = self.fusion.tensor(root).shape, group.lowering.snapshot()
@@ -379,14 +385,11 @@ class Segmenter:
         own = self.fusion.tensor(root).dtype.compute.itemsize
         return self.narrow(columns, group.late_bytes + own)
 
-    def _lower_scan(self, root: Use, node: Node, group: Group) -> int | None:
+    def _lower_scan(self, root: Use, dim: int, group: Group) -> int | None:
         """Scans share a kernel with other scans along the same dim, and with no reduction."""
-        dim: int = node.attrs.dim  # type: ignore[union-attr, assignment]
         known = group.lowering.reductions
         if self.fusion.tensor(root).shape != group.shape or (known and group.scanned != dim):
             return None
-        if group.shape[dim] == 1:
-            return group.lowering.emit(node.args[0], group.point)
         group.reduced, group.scanned = (dim,), dim
         return group.lowering.scan(root, dim, group.point)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from thunder.core.proxies import AnyProxy, Proxy, TensorProxy
+from thunder.core.proxies import AnyProxy, NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
@@ -74,6 +74,34 @@ def to_placement(p: TorchPlacement, ndim: int) -> Placement:
 def to_placements(spec: DTensorSpec) -> Placements:
     """The IR's placements for a spec's."""
     return tuple(to_placement(p, spec.ndim) for p in spec.placements)
+
+
+def described(p: Proxy) -> str:
+    """A value's type in a few words, as ``cpu f32[i0, 8] @ [Shard(0)]``: global shape, sizes that
+    are symbols by name.
+    """
+    if isinstance(p, NumberProxy):
+        return f"{p.python_type.__name__} {p.name}"
+    if not isinstance(p, TensorProxy):
+        return str(p.type_string())
+    dims = ", ".join(d.name if isinstance(d, NumberProxy) else str(d) for d in p._shape)
+    text = f"{p.device.device_str()} {p.dtype.shortname()}[{dims}]"
+    if not isinstance(p, DTensorProxy):
+        return text
+    return f"{text} @ [{', '.join(_described_placement(q, p.ndim) for q in p.spec._o.placements)}]"
+
+
+def _described_placement(p: TorchPlacement, ndim: int) -> str:
+    try:
+        return str(to_placement(p, ndim))
+    except ExecutorError:  # a kind that the IR lacks
+        return repr(p)
+
+
+def described_mesh(mesh: DeviceMesh) -> str:
+    """A mesh by its axes, as ``mesh[dp=2, tp=4]``."""
+    axes = (f"{name}={mesh.size(i)}" for i, name in enumerate(axis_names(mesh)))
+    return f"mesh[{', '.join(axes)}]"
 
 
 def spec_refusal(p: DTensorProxy) -> Reason | None:

@@ -70,7 +70,20 @@ _IN_PLACE_GRAD = Reason(
 
 
 class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
-    """Claims by the table in ``claims.py``; groups, names and hands out regions."""
+    """The fusion executor; ``mdfuse_executor`` is the one object of this class.
+
+    It takes a function's symbols by the table in ``claims.py``, groups them into regions, and makes
+    of each region one program of generated kernels, ATen calls and collectives::
+
+        import thunder
+        from thunder_mdfuse import explain, mdfuse_executor
+
+        fused = thunder.jit(function, executors=[mdfuse_executor])
+        fused(x)  # x: tensors, or DTensors
+        print(explain(fused))
+
+    Making it raises ``MdfuseError`` for ``MDFUSE_*`` variables that are not valid.
+    """
 
     def __init__(self) -> None:
         super().__init__("mdfuse", version=__version__)

@@ -6,32 +6,54 @@ moves, and every symbol outside of regions with its ``Reason``. ``str`` of it is
 fields for programs.
 """
 
+import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import thunder
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
+from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
 from thunder_mdfuse.errors import ExecutorError
+from thunder_mdfuse.executable import Entry
 from thunder_mdfuse.runtime.report import StepReport
-from thunder_mdfuse.thunder.executor import PassRecord, Unfused, records_of
+from thunder_mdfuse.schedule.plan import KernelPlan
+from thunder_mdfuse.schedule.program import ProgramPlan
+from thunder_mdfuse.thunder.dtensor import described, described_mesh, traced_mesh
+from thunder_mdfuse.thunder.executor import PassRecord, Unfused, mdfuse_executor, records_of
 from thunder_mdfuse.thunder.fusion_call import FusionCall
+from thunder_mdfuse.thunder.region import is_view
+
+WIDTH = 100  # of the lines that list operations and inputs
+NOT_RUN = "kernels generated, not run: the reference backend executed torch ops"
 
 
 @dataclass(frozen=True)
 class RegionReport:
-    """One region. ``steps`` is empty before its first call, when nothing is compiled yet."""
+    """One region. ``steps`` is empty before its first call, when nothing is compiled yet.
+
+    ``ops``: what it computes, by Thunder's names, without views and without casts to the dtype that
+    is there already. ``inputs`` and ``outputs``: their types, of DTensors with global shape and
+    placements, all on ``mesh`` (empty for plain tensors). ``backend``: what executed the last call.
+    """
 
     name: str
     part: str
     ops: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    mesh: str
     calls: int
     specialisations: int
     backend: str
     steps: tuple[StepReport, ...]
+    last_plan: ProgramPlan | None = field(default=None, repr=False, compare=False)
 
     def of_kind(self, kind: str) -> tuple[StepReport, ...]:
         """The steps that are a ``kernel``, an ``aten`` call or a ``collective``."""
@@ -52,16 +74,32 @@ class RegionReport:
         """Communication between ranks."""
         return self.of_kind("collective")
 
+    @property
+    def plan(self) -> ProgramPlan:
+        """The plan of the last call's program, which ``thunder_mdfuse.drawing.draw`` takes.
+
+        Raises ``ExecutorError`` before the first call.
+        """
+        if self.last_plan is None:
+            raise ExecutorError(
+                f"{self.name} ({self.part}) has not been called yet, so it has no plan; call the "
+                "function, or its backward, then explain it again"
+            )
+        return self.last_plan
+
     def __str__(self) -> str:
-        called = f"{self.calls} calls, {self.specialisations} specialisations"
-        head = f"{self.name} ({self.part}; {called}{self.backend and ', on ' + self.backend})"
-        lines = [
-            head,
-            f"  {', '.join(self.inputs)} -> {', '.join(self.outputs)}",
-            f"  ops: {', '.join(self.ops)}",
-        ]
+        facts = [self.part, _count(self.calls, "call")]
+        facts.append(_count(self.specialisations, "specialisation"))
+        facts += [f"on {self.mesh}"] if self.mesh else []
+        facts += [f"backend {self.backend}"] if self.backend else []
+        lines = [f"{self.name} ({', '.join(facts)})"]
+        lines += _wrapped("in: ", _runs(self.inputs))
+        lines += _wrapped("out: ", _runs(self.outputs))
+        lines += _wrapped("ops: ", _totals(self.ops) or ["views only"])
         if not self.steps:
             return "\n".join([*lines, "  not called yet, so not compiled"])
+        if self.backend == "reference" and self.kernels:
+            lines.append(f"  {NOT_RUN}")
         rows: list[tuple[str, ...]] = [("step", "ops", "read", "written", "wire", "detail")]
         rows += [_row(step) for step in self.steps]
         return "\n".join([*lines, *_table(rows, "  ")])
@@ -94,10 +132,20 @@ class Explanation:
 
 
 def explain(jitted: Any) -> Explanation:
-    """What the executor did with ``jitted``. Raises ``ExecutorError`` for what was never called."""
+    """What the executor did with ``jitted``, which ``thunder.jit`` or ``thunderfx`` returned.
+
+    Raises ``ExecutorError`` for what they did not return, for what was never called, and for what
+    was jitted without ``mdfuse_executor``.
+    """
     regions: list[RegionReport] = []
     unfused: list[Unfused] = []
-    for function in _jitted_functions(jitted):
+    functions = _jitted_functions(jitted)
+    if functions and not any(map(_has_executor, functions)):
+        raise ExecutorError(
+            "the function was jitted without mdfuse_executor, which so made nothing of it; "
+            "pass executors=[mdfuse_executor] to thunder.jit or thunderfx"
+        )
+    for function in functions:
         stats = thunder.compile_stats(function)
         forward, backward = stats.last_traces or [], stats.last_backward_traces or []
         for part, traces in (("forward", forward), ("backward", backward)):
@@ -107,13 +155,16 @@ def explain(jitted: Any) -> Explanation:
     return Explanation(tuple(regions), tuple(unfused))
 
 
+_NOT_CALLED = "the function has not been called yet; call it, then explain it"
+
+
 def _jitted_functions(jitted: Any) -> list[Any]:
     """The functions that Thunder compiled: one for ``thunder.jit``, one a subgraph for
     ``thunderfx``.
     """
     if thunder.compile_stats(jitted) is not None:
         if not thunder.compile_stats(jitted).last_traces:
-            raise ExecutorError("the function has not been called yet; call it, then explain it")
+            raise ExecutorError(_NOT_CALLED)
         return [jitted]
     backend = getattr(jitted, "_backend", None)
     subgraphs = getattr(backend, "subgraph_infos", None)
@@ -121,7 +172,13 @@ def _jitted_functions(jitted: Any) -> list[Any]:
         raise ExecutorError(
             f"{jitted!r} was not made by thunder.jit or thunderfx; explain what they return"
         )
+    if not subgraphs:
+        raise ExecutorError(_NOT_CALLED)
     return [f for info in subgraphs for f in info.thunder_compiled_fns]
+
+
+def _has_executor(function: Any) -> bool:
+    return any(e is mdfuse_executor for e in thunder.compile_data(function).executors_list)
 
 
 def _calls(traces: Sequence[TraceCtx]) -> Iterator[FusionCall]:
@@ -133,24 +190,108 @@ def _calls(traces: Sequence[TraceCtx]) -> Iterator[FusionCall]:
 
 def _region(call: FusionCall, part: str) -> RegionReport:
     info = call.cache_info()
-    last = None if call.last_used is None else call.last_used.last
+    used = call.last_used
+    last = None if used is None else used.last
+    mesh = traced_mesh(call.bsyms)
     return RegionReport(
         call.name,
         part,
-        tuple(b.sym.name for b in call.bsyms),
-        tuple(p.type_string() for p in call.inputs),
-        tuple(p.type_string() for p in call.outputs),
+        tuple(_name(b) for b in call.bsyms if _computes(b)),
+        tuple(map(described, call.inputs)),
+        tuple(map(described, call.outputs)),
+        "" if mesh is None else described_mesh(mesh),
         info.calls,
         info.specialisations,
         "" if last is None else last.backend,
-        () if call.last_used is None else tuple(call.last_used.report()),
+        () if used is None or last is None else _steps(used.report(), last),
+        None if last is None else last.plan,
     )
+
+
+_VIEWS = {DTensorPrimIDs.RESHAPE, DTensorPrimIDs.TRANSPOSE, DTensorPrimIDs.BROADCAST_IN_DIM}
+_CASTS = {PrimIDs.CONVERT_ELEMENT_TYPE, DTensorPrimIDs.CONVERT_ELEMENT_TYPE}
+
+
+def _computes(bsym: BoundSymbol) -> bool:
+    """Whether a symbol is more than another look at a tensor, a cast to the dtype it has already,
+    or work on numbers.
+    """
+    made = [p for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)]
+    if not made or is_view(bsym) or bsym.sym.id in _VIEWS:
+        return False
+    return bsym.sym.id not in _CASTS or bsym.args[0].dtype != made[0].dtype
+
+
+def _name(bsym: BoundSymbol) -> str:
+    name = bsym.sym.name.removeprefix("dtensor_").removesuffix("_prim")
+    return "cast" if name in ("convert_element_type", "mdfuse_cast") else name
+
+
+def _steps(steps: Sequence[StepReport], last: Entry) -> tuple[StepReport, ...]:
+    """``steps``, kernels with the operations and launches of their plans as a reader says them."""
+    plans = iter(last.plan.kernels)
+    return tuple(_kernel_step(s, next(plans)) if s.kind == "kernel" else s for s in steps)
+
+
+def _kernel_step(step: StepReport, kernel: KernelPlan) -> StepReport:
+    launch = kernel.launch
+    per_thread = f"{_count(launch.items, 'item')} of {launch.vector}"
+    detail = f"{kernel.family}, {_count(launch.threads, 'thread')} x {per_thread}, "
+    detail += _count(kernel.phases, "phase")
+    return replace(step, ops=_kernel_ops(step.ops, kernel), detail=detail)
+
+
+def _kernel_ops(ops: Sequence[str], kernel: KernelPlan) -> tuple[str, ...]:
+    """``ops`` without casts of a dtype to itself; of a kernel that only moves, what that is.
+
+    Loads and stores convert by themselves, so a plan need not say that a kernel casts.
+    """
+    casts = (i for i in kernel.body if i.op == "cast")
+    idle = iter([kernel.body[i.args[0]].dtype is i.dtype and not i.rounds for i in casts])
+    shown = tuple(op for op in ops if op != "cast" or not next(idle))
+    if shown:
+        return shown
+    read = {b.dtype for b in kernel.buffers if not b.written}
+    written = {b.dtype for b in kernel.buffers if b.written}
+    return ("fill" if not read else "copy" if read == written else "cast",)
 
 
 def _row(step: StepReport) -> tuple[str, ...]:
     name = f"{step.kind} {step.name}"
     moved = (_size(step.bytes_read), _size(step.bytes_written), _size(step.wire_bytes))
-    return name, " ".join(step.ops), *moved, step.detail
+    return name, ", ".join(_totals(step.ops)), *moved, step.detail
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _totals(names: Sequence[str]) -> list[str]:
+    """Each name once, in the order of first appearance, with how often it is there."""
+    return [_times(name, count) for name, count in Counter(names).items()]
+
+
+def _runs(names: Sequence[str]) -> list[str]:
+    """The names in order, equal neighbours as one."""
+    return [_times(name, len(list(same))) for name, same in groupby(names)]
+
+
+def _times(name: str, count: int) -> str:
+    return name if count == 1 else f"{name} x{count}"
+
+
+def _wrapped(head: str, items: Sequence[str]) -> list[str]:
+    """Lines of ``items``, none of them cut in two."""
+    words = [item.replace(" ", "\0") for item in items]
+    lines = textwrap.wrap(
+        head + ", ".join(words),
+        WIDTH,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _size(count: int) -> str:

@@ -77,7 +77,14 @@ NUMBERS = (0.5, -1.5, 3.0, 0.1, -0.0, 2.0)
 def _unary(x: Known, name: str) -> Known:
     function = {**UNARY, **INTEGER_UNARY, **PREDICATES, "logical_not": torch.logical_not}[name]
     result = known.elementwise(function, (x,), function(x.eager))
-    return _without_signs_of_nan(result, x) if name == "signbit" else result
+    if name == "signbit":
+        return _without_signs_of_nan(result, x)
+    if name == "frac":  # its ends say nothing of what lies between them
+        jumps = (x.value - x.doubt).floor() != (x.value + x.doubt).floor()
+        return known.doubted(result, torch.where(jumps, torch.inf, 0.0))
+    if name == "lgamma" and x.is_float:  # near its zeros libraries are off by a part of 1
+        return known.doubted(result, torch.full_like(result.doubt, known.unit(x.eager.dtype)))
+    return result
 
 
 def _without_signs_of_nan(result: Known, sign: Known) -> Known:
@@ -161,7 +168,13 @@ def _number(x: Known, name: str, number: float, first: bool) -> Known:
     narrow = torch.tensor(number, dtype=x.eager.dtype).item() if name in COMPARISONS else number
     eager = base(number, x.eager) if first else base(x.eager, number)
     function = (lambda v: base(narrow, v)) if first else (lambda v: base(v, narrow))
-    return known.elementwise(function, (x,), eager)
+    result = known.elementwise(function, (x,), eager)
+    if name in COMPARISONS or x.eager.dtype is torch.float64:
+        return result
+    # Kernels compute in f32, and so with the number's f32.
+    single = torch.tensor(number, dtype=torch.float32).double().item()
+    other = base(single, x.value) if first else base(x.value, single)
+    return known.doubted(result, known.distance(other.double(), result.value.double()))
 
 
 def _draw_number(rng: random.Random, draft: Draft) -> Step | None:

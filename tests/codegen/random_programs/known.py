@@ -100,6 +100,11 @@ def settled(value: torch.Tensor, doubt: torch.Tensor, eager: torch.Tensor) -> Kn
     return Known(eager, value.to(eager.dtype), torch.where(doubt > 0, torch.inf, 0.0))
 
 
+def doubted(x: Known, more: torch.Tensor) -> Known:
+    """``x`` with ``more`` doubt."""
+    return Known(x.eager, x.value, x.doubt + more)
+
+
 def cast(x: Known, eager: torch.Tensor) -> Known:
     """``x`` in the dtype of ``eager``."""
     dtype = eager.dtype
@@ -156,6 +161,9 @@ def reduction(name: str, x: Known, dims: tuple[int, ...], eager: torch.Tensor) -
     if name == "prod":
         # Whether a part of a product overflows depends on the order.
         doubt = torch.where(value.isfinite(), doubt, torch.inf)
+        most = _reduced("prod", (x.value.abs() + x.doubt).clamp_min(1), dims, torch.float64)
+        limit = torch.finfo(torch.float64 if eager.dtype is torch.float64 else torch.float32).max
+        doubt = torch.where(most < limit, doubt, torch.inf)
     elif name == "sum":
         unclear = _reduced("sum", x.doubt.isinf().double(), dims, torch.float64) > 0
         doubt = torch.where(value.isfinite() | unclear, doubt, 0.0)
