@@ -12,6 +12,8 @@ import torch
 from schedule.programs import spread, tensor
 
 from thunder_mdfuse.codegen.cuda import write_kernel
+from thunder_mdfuse.compile.nvrtc import compile_cubin, resource_usage
+from thunder_mdfuse.compile.sources import device_headers
 from thunder_mdfuse.executable import Executable
 from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.graph import Builder, Output, Use
@@ -273,8 +275,8 @@ def norm(b: Builder, x: Use, weight: Use) -> Use:
     return b.op("mul", (normed, _down(b, weight, x)))[0]
 
 
-# Lengths that one, two and sixteen vectors of a thread hold, and that registers do not.
-LENGTHS = (1, 5, 128, 129, 2000, 2100)
+# Lengths that one, two and eight vectors of a thread hold, and that registers do not.
+LENGTHS = (1, 5, 128, 129, 1000, 1100)
 
 
 @pytest.mark.parametrize("n", [40, 37])
@@ -310,6 +312,19 @@ def test_columns_that_registers_hold_are_read_once() -> None:
     assert only_kernel(executable).launch.hold == "registers"
     (source,) = executable.kernel_sources().values()
     assert source.count("mdf::load<4>(b0") == 1
+
+
+@pytest.mark.parametrize("n", [1024, 4096])
+def test_a_softmax_over_the_first_dim_does_not_spill(n: int) -> None:
+    """Held in registers, and too long for them."""
+    b = Builder(None, "local")
+    x = b.op("cast", (b.input(tensor(DType.BF16, n, 65536)),), at.CastAttrs(DType.F32))[0]
+    fusion = b.finish(b.op("cast", (softmax(b, x),), at.CastAttrs(DType.BF16)))
+    (kernel,) = plan_program(fusion, [InputClass(None)], H200, {}, "cpu").kernels
+    assert kernel.launch.hold == ("registers" if n == 1024 else "none")
+    text = write_kernel(kernel)
+    usage = resource_usage(compile_cubin(text.source, text.entry, "sm_90", device_headers()))
+    assert (usage.spill_store_bytes, usage.local_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(("rows", "kernels"), [(3000, 1), (5000, 2)])

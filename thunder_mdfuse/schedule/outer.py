@@ -18,7 +18,7 @@ from thunder_mdfuse.ir.decide import Decider
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import Size, ceildiv, product
 from thunder_mdfuse.schedule import vectorize
-from thunder_mdfuse.schedule.launch import HELD_BYTES, MOST_UNROLLED, needed_in
+from thunder_mdfuse.schedule.launch import MOST_UNROLLED, needed_in
 from thunder_mdfuse.schedule.plan import Instr, KernelPlan, Launch, Load
 from thunder_mdfuse.schedule.roles import runs_along
 from thunder_mdfuse.schedule.target import Target
@@ -44,6 +44,9 @@ LEAST_BYTES_ACROSS = 64
 FEW_BLOCKS = 2
 # Bytes of results that a thread may keep in registers: beyond these the compiler spills.
 RESULT_BYTES = 256
+# Bytes of its columns that a thread of 512 may keep beside those: a softmax of bf16 with 256 spills
+# (136 bytes, sm_90), with 128 it takes 99 of the 128 registers.
+HELD_BYTES = 128
 # Shared columns: so many rounds of blocks on the whole device make the last round's gap small.
 ROUNDS = 2
 # Each thread of a part makes at least so many turns, or its share of the combining shows.
@@ -263,7 +266,7 @@ def _turns_held(plan: KernelPlan, width: int, down: int, length: Size, decide: D
     if not held:
         return 0
     items = 1
-    while items < MOST_UNROLLED and 2 * items * held <= HELD_BYTES[512]:
+    while items < MOST_UNROLLED and 2 * items * held <= HELD_BYTES:
         if not decide.less(items * down, length):
             break
         items *= 2
