@@ -93,6 +93,8 @@
 //   philox(seed, subsequence, offset) -> Random4{v[4]}
 //   uniform(u32) -> float, uniform(u32, u32) -> double, both in [0, 1)
 //   draw(seed, offset, index, low, high) -> float or double: element index of a uniform tensor
+//   draw_words<V>(seed, offset, index) -> Vec<u32, V>, draw_of(word, low, high) -> float: the same
+//   for V elements at once, index and V multiples of 4
 //   draw_normal<T>(seed, offset, index) -> T (float, double): the same of a standard normal tensor
 //   normal(u32, u32) -> Pair<float>, normal(Random4) -> Pair<double>
 #pragma once

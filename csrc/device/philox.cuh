@@ -55,6 +55,24 @@ MDF_DEVICE double draw(u64 seed, u64 offset, u64 index, double low, double high)
   return low + uniform(block.v[first], block.v[first + 1]) * (high - low);
 }
 
+// The words of elements `index` to `index + V - 1`, both multiples of 4, of a float tensor: what draw
+// takes for each of them, at a quarter of the cost. `draw_of` makes a number of one.
+template <int V>
+MDF_DEVICE Vec<u32, V> draw_words(u64 seed, u64 offset, u64 index) {
+  static_assert(V % 4 == 0, "a block has four words");
+  Vec<u32, V> words;
+#pragma unroll
+  for (int k = 0; k < V / 4; ++k) {
+    const Random4 block = philox(seed, offset, index / 4 + k);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) words.v[4 * k + j] = block.v[j];
+  }
+  return words;
+}
+MDF_DEVICE float draw_of(u32 word, float low, float high) {
+  return low + uniform(word) * (high - low);
+}
+
 template <class T>
 struct Pair {
   T first;

@@ -58,7 +58,9 @@ COPIES = [
 ]
 
 
-@pytest.mark.parametrize(("order", "eager"), COPIES, ids=str)
+@pytest.mark.parametrize(
+    ("order", "eager"), COPIES, ids=["contiguous", "channels_last", "permuted", "clone"]
+)
 def test_copies_have_the_order_asked_for_and_storage_of_their_own(order, eager):
     for x in (torch.randn(2, 3, 4, 5), torch.randn(5, 3, 4, 2).permute(3, 1, 2, 0)):
         ours = call("copy", x, attrs=at.CopyAttrs(order))

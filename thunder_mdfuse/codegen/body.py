@@ -28,6 +28,7 @@ from thunder_mdfuse.schedule.plan import (
     Scalar,
     Store,
 )
+from thunder_mdfuse.schedule.vectorize import WORDS
 
 
 class BodyWriter:
@@ -117,6 +118,9 @@ class BodyWriter:
                 self._lane_of_vector(block, at)
             elif at not in first:
                 self._declare(block, at, self.at_vector)
+        for at in needed:
+            if self._is_drawn_at_once(at):
+                block.add(f"const auto u{at} = {self._words(at)};")
         lanes = self._lanes(block, stores)
         for at in needed:
             if at in whole:
@@ -245,7 +249,7 @@ class BodyWriter:
         if isinstance(detail, Position):
             return self._position(detail, self._value(instr.args[0]), printer)
         if isinstance(detail, Draw):
-            return self._rounded(instr, self._draw(detail, instr, printer))
+            return self._rounded(instr, self._draw(at, printer))
         if instr.op == "cast":
             return self._cast(instr)
         if instr.op.startswith("scan_"):
@@ -290,13 +294,35 @@ class BodyWriter:
     def _rounded(self, instr: Instr, text: str) -> str:
         return _round(text, instr.dtype) if instr.rounds and instr.dtype.is_low_precision else text
 
-    def _draw(self, draw: Draw, instr: Instr, printer: Callable[[Size], str]) -> str:
+    def _is_drawn_at_once(self, at: int) -> bool:
+        """Whether the random words of a whole vector are made before its elements."""
+        detail = self.plan.body[at].detail
+        vector = self.plan.launch.vector
+        return isinstance(detail, Draw) and detail.access == "vector" and vector % WORDS == 0
+
+    def _words(self, at: int) -> str:
+        """The random words of a vector."""
+        instr, detail = self.plan.body[at], self.plan.body[at].detail
+        assert isinstance(detail, Draw)
+        state = self._state(instr)
+        counter = f"static_cast<mdf::u64>({self.at_vector(detail.counter)})"
+        return f"mdf::draw_words<{self.plan.launch.vector}>({state}, {counter})"
+
+    def _state(self, instr: Instr) -> str:
+        """Seed and offset of a draw."""
         seed, offset = (self._value(a) for a in instr.args[:2])
-        words = f"static_cast<mdf::u64>({seed}), static_cast<mdf::u64>({offset})"
+        return f"static_cast<mdf::u64>({seed}), static_cast<mdf::u64>({offset})"
+
+    def _draw(self, at: int, printer: Callable[[Size], str]) -> str:
+        instr, draw = self.plan.body[at], self.plan.body[at].detail
+        assert isinstance(draw, Draw)
+        words = self._state(instr)
         counter = f"static_cast<mdf::u64>({printer(draw.counter)})"
         if instr.op == "normal":
             return f"mdf::draw_normal<{CPP_TYPES[instr.dtype.compute]}>({words}, {counter})"
         low, high = (literal(repr(x), instr.dtype.compute) for x in (draw.low, draw.high))
+        if self._is_drawn_at_once(at):
+            return f"mdf::draw_of(u{at}.v[{self._slot()}], {low}, {high})"
         return f"mdf::draw({words}, {counter}, {low}, {high})"
 
 

@@ -127,12 +127,13 @@ class InRange:
 @dataclass(frozen=True)
 class Draw:
     """A random number for index ``counter``, of [low, high) if it is uniform; operands are seed and
-    offset.
+    offset. ``access`` is ``vector`` where the numbers of a whole vector are made at once.
     """
 
     counter: Size
     low: float
     high: float
+    access: str = "lane"
 
     def __str__(self) -> str:
         return f"[{self.low}, {self.high}) at {self.counter}"

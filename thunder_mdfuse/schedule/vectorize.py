@@ -15,11 +15,13 @@ from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.decide import Decider
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import Size
-from thunder_mdfuse.schedule.plan import Bound, Buffer, KernelPlan, Load
+from thunder_mdfuse.ir.types import DType
+from thunder_mdfuse.schedule.plan import Bound, Buffer, Draw, Instr, KernelPlan, Load
 
 ACCESS_BYTES = 16
 WIDEST = 8
 FRESH_ALIGNMENT = 16
+WORDS = 4  # of a block of the random number generator
 
 
 def vectorized(
@@ -51,11 +53,29 @@ def vectorized(
         else i
         for n, i in enumerate(plan.body)
     )
+    if width % WORDS == 0:
+        body = tuple(_drawn_at_once(i, plan, fast, moving, decide) for i in body)
     stores = tuple(
         replace(s, access=_access(s.offset, moving, ("store", n), allowed, ()))
         for n, s in enumerate(plan.stores)
     )
     return replace(plan, body=tuple(body), stores=stores), width
+
+
+def _drawn_at_once(
+    instr: Instr, plan: KernelPlan, fast: str, moving: set[str], decide: Decider
+) -> Instr:
+    """A draw whose vectors are whole blocks of random words is made block by block."""
+    draw = instr.detail
+    if not isinstance(draw, Draw) or instr.op != "uniform" or instr.dtype is DType.F64:
+        return instr
+    step = sizes.coefficient(draw.counter, fast)
+    if step is None or step[0] != 1 or sizes.symbols(step[1]) & moving:
+        return instr
+    names = {a.name for a in (*plan.rows, *plan.columns)}
+    if not all(decide.divides(WORDS, s) for s in steps(step[1], names)):
+        return instr
+    return replace(instr, detail=replace(draw, access="vector"))
 
 
 def whole_loads(plan: KernelPlan, width: int) -> set[int]:
