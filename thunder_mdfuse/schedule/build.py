@@ -13,6 +13,7 @@ from thunder_mdfuse.ir.types import DType
 from thunder_mdfuse.schedule import inner_outer, ladder, outer, scan, transpose
 from thunder_mdfuse.schedule import launch as rules
 from thunder_mdfuse.schedule.axes import expressions, merged, ordered
+from thunder_mdfuse.schedule.group import Group
 from thunder_mdfuse.schedule.plan import (
     Axis,
     Buffer,
@@ -24,7 +25,6 @@ from thunder_mdfuse.schedule.plan import (
     Position,
 )
 from thunder_mdfuse.schedule.precision import cheapened, relaxed
-from thunder_mdfuse.schedule.segment import Group
 from thunder_mdfuse.schedule.target import Target
 from thunder_mdfuse.schedule.vectorize import WIDEST, vectorized
 

@@ -10,17 +10,18 @@ the program alone, so all ranks issue the same collectives in the same order.
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Fusion, Node, Use
 from thunder_mdfuse.ir.layout import Layout
 from thunder_mdfuse.ir.ops import row
-from thunder_mdfuse.ir.sizes import Size, product, symbol
+from thunder_mdfuse.ir.sizes import Size, product
 from thunder_mdfuse.ir.types import ScalarType
 from thunder_mdfuse.schedule.generated import is_generated as is_generated
-from thunder_mdfuse.schedule.indexing import Indices, aligned_groups
+from thunder_mdfuse.schedule.group import Group, place_in, root_indices
+from thunder_mdfuse.schedule.indexing import Indices
 from thunder_mdfuse.schedule.keeping import kept_values
 from thunder_mdfuse.schedule.lower import Lowering, Misaligned
 from thunder_mdfuse.schedule.outer import walks_few
@@ -38,40 +39,6 @@ from thunder_mdfuse.schedule.scatter import points, put
 
 # How far back from a value to the permute that it comes from somebody looks.
 MOST_STEPS = 4
-
-
-@dataclass
-class Group:
-    """A kernel in the making: its domain's symbols and extents, and the roots that it computes.
-
-    ``touched`` has a bit for each node whose storage it reads or which is one of its roots,
-    ``awaited`` one for each wait that has to be over before any of its roots can be computed. A
-    ``closed`` one takes no more roots, one with a ``turned`` root no reductions.
-    """
-
-    names: tuple[str, ...]
-    shape: tuple[Size, ...]
-    lowering: Lowering
-    reduced: tuple[int, ...] = ()
-    outer: tuple[int, ...] = ()
-    late_bytes: int = 0
-    scanned: int | None = None
-    roots: list[Use] = field(default_factory=list)
-    places: dict[Use, Indices] = field(default_factory=dict)
-    touched: int = 0
-    awaited: int = 0
-    closed: bool = False
-    turned: bool = False
-
-    @property
-    def point(self) -> Indices:
-        """The domain's own index; a dim of size 1 needs no symbol."""
-        pairs = zip(self.names, self.shape, strict=True)
-        return tuple(0 if extent == 1 else symbol(name) for name, extent in pairs)
-
-    def without(self, dims: tuple[int, ...]) -> tuple[Indices, tuple[Size, ...]]:
-        """Index and shape of what is left when ``dims`` are gone."""
-        return kept(self.point, dims), kept(self.shape, dims)
 
 
 @dataclass(frozen=True)
@@ -298,7 +265,7 @@ class Segmenter:
                 break
             node = self.fusion.nodes[operands[0].node]
         if node.op == "permute":
-            index = _match(self.fusion.tensor(node.args[0]).shape, group.point, group.shape)
+            index = place_in(self.fusion.tensor(node.args[0]).shape, group.point, group.shape)
             if index is not None:
                 yield False, tuple(index[d] for d in node.attrs.dims)  # type: ignore[union-attr]
 
@@ -454,41 +421,3 @@ class Segmenter:
         for i, stride in zip(index, layout.strides, strict=True):
             offset = offset + i * stride
         lowering.stores.append(Store(lowering.buffer(root, written=True), offset, value))
-
-
-def root_indices(shape: tuple[Size, ...], group: Group) -> Iterator[tuple[bool, Indices]]:
-    """Where in a value of ``shape`` a point of the group's domain may lie, and whether it has to be
-    a late value to be there.
-
-    The shape is the domain's, or the domain's with neighbouring dims merged, or that of its rows (a
-    value for each row), or of its columns (a late value for each), sizes of 1 aside.
-    """
-    parts = [(False, group.point, group.shape)]
-    if group.reduced:
-        parts.append((False, *group.without(group.reduced)))
-    if group.outer:
-        parts.append((True, *group.without(group.outer)))
-    for late, point, extents in parts:
-        index = _match(shape, point, extents)
-        if index is not None:
-            yield late, index
-
-
-def _match(shape: tuple[Size, ...], point: Indices, extents: tuple[Size, ...]) -> Indices | None:
-    if product(shape) != product(extents):
-        return None
-    index: list[Size] = [0] * len(shape)
-    for mine, theirs in aligned_groups(shape, extents):
-        large = [d for d in mine if shape[d] != 1]
-        others = [d for d in theirs if extents[d] != 1]
-        if len(large) > 1:
-            if [shape[d] for d in large] != [extents[d] for d in others]:
-                return None
-            for d, t in zip(large, others, strict=True):
-                index[d] = point[t]
-        elif large:
-            flat: Size = 0
-            for t in others:
-                flat = flat * extents[t] + point[t]
-            index[large[0]] = flat
-    return tuple(index)
