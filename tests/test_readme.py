@@ -126,7 +126,8 @@ def example() -> dict[str, str]:
 
 def bench_table(folder: Path) -> str:
     """The newest committed run of ``python -m thunder_mdfuse.bench --json``."""
-    runs = [(json.loads(p.read_text()), p.name) for p in sorted(folder.glob("*.json"))]
+    files = [p for p in sorted(folder.glob("*.json")) if not p.stem.endswith("-suite")]
+    runs = [(json.loads(p.read_text()), p.name) for p in files]
     runs = [run for run in runs if "results" in run[0] and "environment" in run[0]]
     if not runs:
         return "No run of the benchmark has been committed."
@@ -152,11 +153,35 @@ def bench_table(folder: Path) -> str:
     )
 
 
+def suite_table(folder: Path) -> str:
+    """The newest committed run of the suite B01 to B14."""
+    files = sorted(folder.glob("*-suite.json"))
+    if not files:
+        return "No run of the suite has been committed."
+    record = json.loads(files[-1].read_text())
+    where = record["environment"]
+    peers = list(dict.fromkeys(p for r in record["results"] for p in r["providers"]))
+    rows = []
+    for result in record["results"]:
+        cells = [f"{result['workload']} {result['title']}", f"{result['bytes'] / 1e6:,.0f}"]
+        for peer in peers:
+            p = result["providers"].get(peer)
+            cells.append("" if p is None else f"{p['us']:.0f} ({p['tb_per_s']:.2f})")
+        rows.append(cells)
+    return (
+        "Microseconds of one call and, in brackets, the terabytes a second of what has to be "
+        f"moved; a large copy reaches about 4.2. {where['gpu']}, torch {where['torch']}, "
+        f"{where['date']}; `{record['command']}`, recorded in `benchmarks/{files[-1].name}`.\n\n"
+        + table(["workload", "MB", *peers], rows)
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "knobs": knobs_table,
     "operations": operations_table,
     "claims": claims_table,
     "bench": lambda: bench_table(ROOT / "benchmarks"),
+    "suite": lambda: suite_table(ROOT / "benchmarks"),
     **{
         name: lambda name=name: example()[name]  # type: ignore[misc]
         for name in ("propagate", "localize", "steps", "kernel")
