@@ -10,6 +10,8 @@
 ``mdfuse_executor``: what ``thunder.jit`` and ``thunder.dynamo.thunderfx`` take among ``executors``.
 ``explain(fused)``: the regions, kernels and bytes that a call became, and what stayed outside.
 ``FusionDefinition``: a fusion written op by op, with ``DataType`` and ``ParallelType``; no Thunder.
+``execute_with_dtensors``, ``FusionDefinitionWrapper``: the same on DTensors; more is in
+``thunder_mdfuse.multidevice``.
 ``thunder_mdfuse.errors`` has the exceptions, ``thunder_mdfuse.drawing`` draws programs.
 
 Names are loaded on first use, so that ``import thunder_mdfuse`` needs no GPU, no compiler, no
@@ -24,14 +26,18 @@ _PUBLIC = {
     "mdfuse_executor": "thunder_mdfuse.thunder.executor",
     "explain": "thunder_mdfuse.thunder.inspect",
     "FusionDefinition": "thunder_mdfuse.definition",
+    "FusionDefinitionWrapper": "thunder_mdfuse.multidevice",
+    "execute_with_dtensors": "thunder_mdfuse.multidevice",
     "DataType": "thunder_mdfuse.direct.dtypes",
     "ParallelType": "thunder_mdfuse.direct.dtypes",
 }
 __all__ = [
     "DataType",
     "FusionDefinition",
+    "FusionDefinitionWrapper",
     "ParallelType",
     "__version__",
+    "execute_with_dtensors",
     "explain",
     "mdfuse_executor",
 ]

@@ -15,10 +15,12 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from thunder_mdfuse.direct import inputs as given
 from thunder_mdfuse.direct.calls import Call, copied, flat, text_of
-from thunder_mdfuse.direct.compare import assert_outputs, evaluated
+from thunder_mdfuse.direct.compare import assert_outputs, copied_tensor, evaluated
+from thunder_mdfuse.direct.distributed import Distributed, Sharding
 from thunder_mdfuse.direct.dtypes import AnyDType, DataType, data_type
 from thunder_mdfuse.direct.ops import Ops, Sched, signature
 from thunder_mdfuse.direct.scope import Scope
@@ -43,11 +45,13 @@ class FusionDefinition:
     """
 
     def __init__(self) -> None:
-        self._scope = Scope(self._perform)
+        self._scope = Scope(self._perform, self._tell)
         self._calls: list[Call] = []
         self._inputs: list[TensorView | Scalar] = []
         self._outputs: list[tuple[TensorView | Scalar, TensorView | None]] = []
         self._executable: Executable | None = None
+        self._distributed: Distributed | None = None
+        self._meshed: dict[TensorView, None] = {}  # those that the author gave a mesh
         self._carries = False
         self._defined = False
         self.ops = Ops(self._perform)
@@ -169,6 +173,12 @@ class FusionDefinition:
         results = () if found is None else flat(found)
         self._calls.append(Call(function, copied(args), copied(kwargs), results, listed))
 
+    def _tell(self, value: TensorView, call: str, *args: Any) -> None:
+        """A method of ``value`` that says how it is spread over a mesh, recorded."""
+        self._check_open()
+        self._meshed[value] = None
+        self._calls.append(Call(call, copied(args), {}, (), of=value))
+
     def add_output(self, out: TensorView | Scalar, alias_input: TensorView | None = None) -> None:
         """``out`` leaves the fusion, after the outputs before it.
 
@@ -203,7 +213,7 @@ class FusionDefinition:
         raise DefinitionError(f"{value!r} is no input, and only inputs can be written")
 
     def _check_open(self) -> None:
-        if self._executable is not None:
+        if self._executable is not None or self._distributed is not None:
             raise DefinitionError(
                 "the fusion has been called, and is as it is; define another FusionDefinition"
             )
@@ -265,6 +275,10 @@ class FusionDefinition:
         taken apart. ``device``: where a fusion without tensor inputs runs. Raises ``ProgramError``
         for inputs that do not fit, ``DefinitionError`` for a fusion without outputs.
         """
+        if any(value.mesh is not None for value in self._meshed):
+            raise DefinitionError(
+                "the fusion is defined on a device mesh: call it with execute_with_dtensors"
+            )
         executable = self.executable
         values = self._values(inputs, device)
         found = executable.run(values)
@@ -280,6 +294,33 @@ class FusionDefinition:
         if self._carries:
             values.append(given.carried([values[p] for p in self._scope.sized], on))
         return values
+
+    def execute_with_dtensors(self, in_dtensors: Sequence[Any]) -> list[Any]:
+        """The outputs as DTensors over the mesh of ``in_dtensors``, which plain tensors (taken for
+        replicated) and numbers may stand beside.
+
+        Raises ``ProgramError`` for inputs that do not fit, ``DefinitionError`` for DTensors on
+        another mesh, or with other placements, than the definition says.
+        """
+        self._define()
+        if self._distributed is None:
+            self._finished()
+            self._distributed = Distributed(
+                type(self).__name__, self._scope, list(self._meshed), self._outputs, self._carries
+            )
+        values = self._values(in_dtensors, None)
+        found = self._distributed.run(self._inputs, values)
+        return [v for v, (_, target) in zip(found, self._outputs, strict=True) if target is None]
+
+    def get_output_shardings(self) -> list[Sharding | None]:
+        """The sharding of each output that the last call on DTensors returned; None for a number.
+
+        Raises ``DefinitionError`` before the first such call.
+        """
+        found = None if self._distributed is None else self._distributed.shardings
+        if found is None:
+            raise DefinitionError("there are no shardings before a call of execute_with_dtensors")
+        return [s for s, (_, target) in zip(found, self._outputs, strict=True) if target is None]
 
     def validate(
         self,
@@ -307,8 +348,16 @@ class FusionDefinition:
             assert_outputs(executable, [found[i] for i in visible], reference_outputs, visible)
 
     def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
-        """A script that defines this fusion and, for ``inputs``, calls it on ones like them."""
+        """A script that defines this fusion and, for ``inputs``, calls it on ones like them.
+
+        For one device: a ``DefinitionError`` for DTensors, whose definition alone can be written.
+        """
         values = None if inputs is None else list(given.flattened(inputs))
+        if any(isinstance(value, DTensor) for value in values or ()):
+            raise DefinitionError(
+                "a script for DTensors is not written; call repro_script_for() for the definition, "
+                "with its meshes, and add the DTensors by hand"
+            )
         return repro_script(repr(self), values)
 
 
@@ -332,16 +381,6 @@ class FusionView:
     def print_math(self) -> None:
         """Print the program, node by node."""
         print(self)
-
-
-def copied_tensor(value: Any) -> Any:
-    """A copy with the same strides, of a tensor; a number as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.numel() == 0 or 0 in value.stride():
-        return value
-    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return copy.copy_(value)
 
 
 def _bound(

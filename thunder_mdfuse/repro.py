@@ -19,6 +19,7 @@ _HEAD = '''"""thunder_mdfuse {version}, torch {torch}, {device}"""
 import torch
 
 from thunder_mdfuse import DataType, FusionDefinition, ParallelType  # noqa: F401
+from thunder_mdfuse.direct.mesh import DeviceMesh  # noqa: F401
 
 torch.manual_seed({seed})
 

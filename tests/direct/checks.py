@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from thunder_mdfuse import DataType, FusionDefinition, ParallelType
+from thunder_mdfuse.direct.mesh import DeviceMesh
 
 NUMBERS = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double}
 TOLERANCES = {
@@ -39,6 +40,7 @@ def listed(found: Any) -> list[Any]:
 def rebuilt(fd: FusionDefinition) -> FusionDefinition:
     """The fusion that the text of ``fd`` defines."""
     scope: dict[str, Any] = {
+        "DeviceMesh": DeviceMesh,
         "DataType": DataType,
         "FusionDefinition": FusionDefinition,
         "ParallelType": ParallelType,

@@ -12,13 +12,17 @@ from thunder_mdfuse.direct.values import Scalar, TensorView
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the definition: ``function`` as written after ``fd.``, and what it gave."""
+    """One call of the definition: ``function`` as written after ``fd.``, and what it gave.
+
+    ``of``: the tensor whose method it was, in place of ``fd``.
+    """
 
     function: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[TensorView | Scalar, ...]
     listed: bool = False  # whether the results came as a list or tuple, even a single one
+    of: TensorView | None = None
 
 
 def flat(found: Any) -> tuple[TensorView | Scalar, ...]:
@@ -33,7 +37,8 @@ def text_of(calls: Sequence[Call], name: str) -> str:
     for call in calls:
         operands = [_text(a, names) for a in call.args]
         operands += [f"{key}={_text(value, names)}" for key, value in call.kwargs.items()]
-        line = f"fd.{call.function}({', '.join(operands)})"
+        receiver = "fd" if call.of is None else names[id(call.of)]
+        line = f"{receiver}.{call.function}({', '.join(operands)})"
         for value in call.results:
             kind = "tv" if isinstance(value, TensorView) else "c"
             names.setdefault(id(value), f"{kind}{len(names)}")

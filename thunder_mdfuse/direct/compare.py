@@ -33,6 +33,16 @@ _TOLERANCES = {
 }
 
 
+def copied_tensor(value: Any) -> Any:
+    """A copy with the same strides, of a tensor; a number as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.numel() == 0 or 0 in value.stride():
+        return value
+    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return copy.copy_(value)
+
+
 def evaluated(executable: Executable, inputs: Sequence[Any]) -> list[Any]:
     """The outputs for ``inputs``, each op in torch; the fusion has been called with such inputs."""
     assert executable.last is not None

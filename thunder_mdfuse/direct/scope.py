@@ -17,7 +17,7 @@ from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Builder, Fusion, Guard, Node, Output, Use
 from thunder_mdfuse.ir.sizes import Size
-from thunder_mdfuse.ir.types import DType, ScalarType, TensorType, Type
+from thunder_mdfuse.ir.types import DType, Mesh, Placements, ScalarType, TensorType, Type
 from thunder_mdfuse.runtime.aten import ATEN
 
 _NUMBER_DTYPES = {bool: DType.BOOL, int: DType.I64, float: DType.F64, complex: DType.C128}
@@ -39,9 +39,11 @@ _DIVISIONS = ("trunc_div", "floor_div", "fmod", "remainder")
 class Scope:
     """All that a definition has built. Op functions get it as their first argument."""
 
-    def __init__(self, perform: Callable[..., Any]) -> None:
-        """``perform``: the op of a name as the author calls it, for operators of values."""
-        self.perform = perform
+    def __init__(self, perform: Callable[..., Any], tell: Callable[..., None]) -> None:
+        """``perform``: the op of a name as the author calls it, for operators of values.
+        ``tell``: is given a tensor, the method of it that the author called, and the arguments.
+        """
+        self._perform, self._tell = perform, tell
         self.builder = Builder()
         self.guards: dict[Guard, None] = {}
         self.draws = 0
@@ -50,6 +52,15 @@ class Scope:
         self._values: list[TensorView | Scalar] = []
         self._symbols = 0
         self._names: dict[str, Size] = {}  # what was put in place of a symbol
+
+    @property
+    def perform(self) -> Callable[..., Any]:
+        """The op of a name on values, recorded."""
+        return self._perform
+
+    def tell(self, value: TensorView, call: str, *args: Any) -> None:
+        """Note what was said of ``value``."""
+        self._tell(value, call, *args)
 
     # --- inputs and values ------------------------------------------------------------------
 
@@ -329,15 +340,24 @@ class Scope:
 
     # --- the end ----------------------------------------------------------------------------
 
-    def finish(self, outputs: Sequence[tuple[Any, TensorView | None]], carrier: bool) -> Fusion:
+    def finish(
+        self,
+        outputs: Sequence[tuple[Any, TensorView | None]],
+        carrier: bool,
+        mesh: Mesh | None = None,
+        pins: Mapping[TensorView, Placements] | None = None,
+    ) -> Fusion:
         """The fusion of ``outputs``, each with the input that it is written into, if any.
 
         ``carrier``: whether a further input comes last, an empty tensor whose shape is the sizes of
-        ``sized``: what the program knows of those numbers, and of the device.
+        ``sized``: what the program knows of those numbers, and of the device. ``pins``: placements
+        on ``mesh``; a value that is asked to have two is a ``DefinitionError``.
         """
         values = [(self.use(value), target) for value, target in outputs]
-        builder = Builder()
+        builder = Builder(mesh)
         builder.nodes = list(self.builder.nodes)
+        for value, places in (pins or {}).items():
+            _pin(builder, value.use, places)
         if carrier:
             of = TensorType(DType.BOOL, tuple(self.sized.values()))
             builder.node(Node("input", (), at.InputAttrs(len(self.positions)), (of,)))
@@ -351,6 +371,18 @@ class Scope:
         found = self.input(ScalarType(dtype))
         assert isinstance(found, Scalar)
         return found
+
+
+def _pin(builder: Builder, use: Use, places: Placements) -> None:
+    node = builder.nodes[use.node]
+    found = builder.tensor(use)
+    if found.placements not in (None, places):
+        raise DefinitionError(
+            f"one value is to have {found} and {found.placed(places)}: equal ops are one; set the "
+            "sharding of one of them only"
+        )
+    types = tuple(found.placed(places) if r == use.result else t for r, t in enumerate(node.types))
+    builder.nodes[use.node] = replace(node, types=types)
 
 
 def _exact(op: str, found: Sequence[Any]) -> bool:

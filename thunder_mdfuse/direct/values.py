@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from thunder_mdfuse.direct.dtypes import DataType, data_type
+from thunder_mdfuse.direct import mesh as on
+from thunder_mdfuse.direct.dtypes import DataType, ParallelType, data_type
 from thunder_mdfuse.errors import DefinitionError
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import Size
@@ -15,7 +16,10 @@ Number = bool | int | float | complex
 class Owner(Protocol):
     """The definition that a value belongs to."""
 
-    perform: Callable[..., Any]
+    @property
+    def perform(self) -> Callable[..., Any]: ...
+
+    def tell(self, value: "TensorView", call: str, *args: Any) -> None: ...
 
     def tensor_type(self, use: Use) -> TensorType: ...
 
@@ -59,6 +63,8 @@ class TensorView(Operators):
 
     def __init__(self, owner: Owner, use: Use) -> None:
         self.owner, self.use = owner, use
+        self.mesh: on.DeviceMesh | None = None
+        self.loops = [on.Loop(d) for d in range(self.type.ndim)]
 
     @property
     def type(self) -> TensorType:
@@ -85,8 +91,67 @@ class TensorView(Operators):
 
     __matmul__ = _binary("matmul")
 
+    # --- shardings --------------------------------------------------------------------------
+
+    def set_device_mesh(self, mesh: on.DeviceMesh) -> None:
+        """The tensor lives on ``mesh``: replicated along each axis that no loop is spread over."""
+        self.mesh = mesh
+        self.owner.tell(self, "set_device_mesh", mesh)
+
+    def axis(self, index: int) -> "Axis":
+        """The loop ``index``, negative from the end."""
+        return Axis(self, self._place(index))
+
+    def split(self, axis: int, factor: int, inner_split: bool = True) -> None:
+        """Cut a loop in two, of which the inner one, or else the outer, has ``factor`` steps."""
+        self.loops = on.split(self.loops, self._place(axis), factor, inner_split)
+        self.owner.tell(self, "split", axis, factor, inner_split)
+
+    def inner_split(self, axis: int, factor: int) -> None:
+        """Cut a loop in two, the inner one of ``factor`` steps."""
+        self.split(axis, factor, True)
+
+    def outer_split(self, axis: int, factor: int) -> None:
+        """Cut a loop in two, the outer one of ``factor`` steps."""
+        self.split(axis, factor, False)
+
+    def get_loop_domain(self) -> "list[Axis]":
+        """The loops, from the outermost."""
+        return [Axis(self, i) for i in range(len(self.loops))]
+
+    def get_logical_domain(self) -> list[Any]:
+        """The sizes of the dims, as expressions of the inputs' sizes."""
+        return list(self.type.shape)
+
+    def set_allocation_domain(self, new_allocation_domain: Any, new_contiguity: Any) -> None:
+        """Accepted: local tensors have the layout that they come with, or that torch gives them."""
+
+    def _place(self, axis: int) -> int:
+        if not -len(self.loops) <= axis < len(self.loops):
+            raise DefinitionError(f"axis {axis} found, the tensor has {len(self.loops)} axes")
+        return axis % len(self.loops)
+
     def __repr__(self) -> str:
         return f"TensorView({self.type})"
+
+
+class Axis:
+    """One loop of a tensor."""
+
+    def __init__(self, tensor: TensorView, index: int) -> None:
+        self.tensor, self.index = tensor, index
+
+    def extent(self) -> int | None:
+        """The number of steps; None for what the other loops of the dim leave."""
+        return self.tensor.loops[self.index].extent
+
+    def parallelize(self, parallel_type: ParallelType) -> None:
+        """Spread the loop over the mesh axis ``parallel_type``."""
+        on.parallelize(self.tensor.loops, self.index, parallel_type)
+        self.tensor.owner.tell(self.tensor, f"axis({self.index}).parallelize", parallel_type)
+
+    def __repr__(self) -> str:
+        return f"Axis({self.tensor.loops[self.index]})"
 
 
 class Scalar(Operators):
