@@ -268,6 +268,13 @@ def test_the_program_over_dtensors_runs(tmp_path: Path) -> None:
     assert "on mesh[tp=2]" in shown
 
 
+def test_the_definition_runs() -> None:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(compile(written("definition"), "definition.py", "exec"), {"__name__": "definition"})
+    assert shown.getvalue() == "torch.Size([8])\n"
+
+
 def test_the_drawing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {"__name__": "ten_lines"}
     with contextlib.redirect_stdout(io.StringIO()):
