@@ -147,6 +147,8 @@ BROKEN = {
     "global": "no return line",
     "globe\nreturn": "the first line must be",
     "global mesh[]x\nreturn": "the first line must be",
+    "global mesh[tp]\nreturn": "must be 'axis=size'",
+    "global mesh[tp=two]\nreturn": "must be 'axis=size'",
     "global\n%0 = input(position=0) : f31[2]\nreturn %0": "'f31",
     "global\n%1 = input(position=0) : f32[2]\nreturn %0": "expected '%0",
     "global\n%0 = neg : f32[2]\nreturn %0": "expected '%0",

@@ -30,7 +30,7 @@ with warnings.catch_warnings():
     # Thunder says at its import that an optional package is missing; the demo does not use that.
     warnings.filterwarnings("ignore", message="transformer_engine module not found")
     from thunder_mdfuse.thunder.executor import mdfuse_executor
-    from thunder_mdfuse.thunder.frontend import jit, last_trace
+    from thunder_mdfuse.thunder.frontend import jit, last_trace, regions
     from thunder_mdfuse.thunder.fusion_call import FusionCall
     from thunder_mdfuse.thunder.inspect import explain
 
@@ -171,9 +171,7 @@ def _plain(console: Console, text: str) -> None:
 
 def _regions(jitted: Any) -> list[tuple[FusionCall, Executable]]:
     """The regions that ran, in order, each with the program that it became."""
-    context = jitted._lc_cs.last_traces[-1].python_ctx()
-    calls = [call for call in context.values() if isinstance(call, FusionCall)]
-    return [(call, call.last_used) for call in calls if call.last_used is not None]
+    return [(call, call.last_used) for call in regions(jitted) if call.last_used is not None]
 
 
 def _show_trace(console: Console, jitted: Any) -> None:

@@ -108,6 +108,8 @@ def _parse_head(line: str) -> tuple[str, Mesh | None]:
     axes = []
     for item in split(match[2]):
         name, _, size = item.partition("=")
+        if not name or not size.isdecimal():
+            raise IRError(f"mesh axis {item!r} must be 'axis=size' with a size of at least 1")
         axes.append(MeshAxis(name, int(size)))
     return match[1], Mesh(tuple(axes), match[3] or "")
 

@@ -8,6 +8,7 @@ from typing import Any
 import thunder
 
 from thunder_mdfuse.errors import ExecutorError
+from thunder_mdfuse.thunder.fusion_call import FusionCall
 
 
 def jit(function: Callable[..., Any], executors: Sequence[str], **options: Any) -> Any:
@@ -25,6 +26,13 @@ def jit(function: Callable[..., Any], executors: Sequence[str], **options: Any) 
             )
         found.append(executor)
     return thunder.jit(function, executors=found, **options)
+
+
+def regions(jitted: Any) -> list[FusionCall]:
+    """The regions of a jitted function's last forward trace that have been called, in order."""
+    context = thunder.last_traces(jitted)[-1].python_ctx()
+    calls = [call for call in context.values() if isinstance(call, FusionCall)]
+    return [call for call in calls if call.last_used is not None]
 
 
 def last_trace(jitted: Any) -> str:
