@@ -171,6 +171,8 @@ def test_positions_and_scans():
             same(found, getattr(torch, op)(x, dim))
     same(call("cumsum", x, attrs=at.DimAttrs(1)), x.cumsum(1))
     same(call("cumprod", x, attrs=at.DimAttrs(0)), x.cumprod(0))
+    same(call("cummax", x, attrs=at.DimAttrs(1)), x.cummax(1).values)
+    same(call("cummin", x, attrs=at.DimAttrs(0)), x.cummin(0).values)
 
 
 # Factories.
