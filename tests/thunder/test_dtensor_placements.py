@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import Partial as TorchPartial
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from thunder_mdfuse.errors import ExecutorError
+from thunder_mdfuse.comm.placements import logical_mesh, to_placement
+from thunder_mdfuse.errors import ShardingError
 from thunder_mdfuse.ir.types import (
     REPLICATE,
     Mesh,
@@ -48,19 +49,19 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceMesh]:
     ],
 )
 def test_every_kind_of_placement(theirs: Placement, ours: OurPlacement) -> None:
-    assert dt.to_placement(theirs, 3) == ours
+    assert to_placement(theirs, 3) == ours
 
 
 def test_other_placements_are_refused() -> None:
-    with pytest.raises(ExecutorError, match="redistribute to Replicate, Shard or a Partial"):
-        dt.to_placement(TorchPartial("band"), 3)
+    with pytest.raises(ShardingError, match="redistribute to Replicate, Shard or a Partial"):
+        to_placement(TorchPartial("band"), 3)
 
 
 def test_a_logical_mesh_has_names_sizes_and_a_digest(mesh: DeviceMesh) -> None:
-    found = dt.logical_mesh(mesh)
+    found = logical_mesh(mesh)
     assert found.axes == (MeshAxis("dp", 1), MeshAxis("tp", 1))
-    assert found.digest and found == dt.logical_mesh(mesh)
-    unnamed = dt.logical_mesh(DeviceMesh("cpu", [[0]]))
+    assert found.digest and found == logical_mesh(mesh)
+    unnamed = logical_mesh(DeviceMesh("cpu", [[0]]))
     assert [a.name for a in unnamed.axes] == ["axis0", "axis1"]
     assert unnamed.digest != found.digest
 

@@ -114,6 +114,7 @@ def _run(work: Workload, peers: list[str], device: torch.device, console: Consol
         except Exception as e:  # a peer's failure is a result, not the end of the run
             console.print(f"{work.name}: {peer} failed: {type(e).__name__}: {e}")
             found.pop(peer, None)
+            graphs.pop(peer, None)
     times = interleaved(graphs)
     base = times.pop("copy")
     providers = {p: {**_record(t, base, work), **found[p]} for p, t in times.items()}

@@ -13,13 +13,10 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor import Partial as TorchPartial
-from torch.distributed.tensor import Replicate as TorchReplicate
-from torch.distributed.tensor import Shard as TorchShard
 from torch.distributed.tensor.placement_types import Placement as TorchPlacement
-from torch.distributed.tensor.placement_types import _StridedShard as TorchStridedShard
 
-from thunder_mdfuse.comm.team import axis_names, mesh_digest
+from thunder_mdfuse.comm.placements import from_placement, logical_mesh, to_placement
+from thunder_mdfuse.comm.team import mesh_digest
 from thunder_mdfuse.direct.dtypes import ParallelType
 from thunder_mdfuse.direct.mesh import MESH_TYPES, DeviceMesh, placements
 from thunder_mdfuse.direct.scope import Scope
@@ -29,15 +26,8 @@ from thunder_mdfuse.executable import Executable, compile_fusion
 from thunder_mdfuse.ir.decompose import decompose
 from thunder_mdfuse.ir.sizes import Size, evaluate
 from thunder_mdfuse.ir.types import (
-    REDUCTIONS,
     REPLICATE,
-    Mesh,
-    MeshAxis,
-    Partial,
-    Placement,
     Placements,
-    Shard,
-    StridedShard,
     TensorType,
 )
 from thunder_mdfuse.ir.verify import verify
@@ -91,7 +81,10 @@ class Distributed:
         """All outputs for ``given``, one for each of ``inputs``, the carrier of sizes last."""
         mesh = _mesh_of(given)
         locals_ = [_local(x) for x in given]
-        key = (mesh, *(x.placements if isinstance(x, DTensor) else None for x in given))
+        key = (
+            mesh_digest(mesh),
+            *(x.placements if isinstance(x, DTensor) else None for x in given),
+        )
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = self._entry(mesh, inputs, given)
@@ -200,36 +193,6 @@ def _closed(
     )
 
 
-def logical_mesh(mesh: TorchMesh) -> Mesh:
-    """The IR's mesh for torch's: names, sizes and digest, and no reference to the object."""
-    axes = (MeshAxis(name, mesh.size(i)) for i, name in enumerate(axis_names(mesh)))
-    return Mesh(tuple(axes), mesh_digest(mesh))
-
-
 def to_placements(x: DTensor) -> Placements:
-    """The IR's placements of a DTensor. Raises ``DefinitionError`` for kinds that the IR lacks."""
-    return tuple(_to_placement(p, x.ndim) for p in x.placements)
-
-
-def _to_placement(p: TorchPlacement, ndim: int) -> Placement:
-    if type(p) is TorchReplicate:
-        return REPLICATE
-    if type(p) is TorchShard:
-        return Shard(p.dim % ndim)
-    if type(p) is TorchStridedShard:
-        return StridedShard(p.dim % ndim, p.split_factor)
-    if type(p) is TorchPartial and p.reduce_op in REDUCTIONS:
-        return Partial(p.reduce_op)
-    raise DefinitionError(
-        f"the placement {p!r} is not supported; redistribute to Replicate, Shard or a Partial of "
-        f"{', '.join(REDUCTIONS)} first"
-    )
-
-
-def from_placement(p: Placement) -> TorchPlacement:
-    """torch's placement for the IR's."""
-    if isinstance(p, Shard):
-        return TorchShard(p.dim)
-    if isinstance(p, StridedShard):
-        return TorchStridedShard(p.dim, split_factor=p.split)
-    return TorchPartial(p.op) if isinstance(p, Partial) else TorchReplicate()
+    """The IR's placements of a DTensor. Raises ``ShardingError`` for kinds that the IR lacks."""
+    return tuple(to_placement(p, x.ndim) for p in x.placements)

@@ -1,6 +1,6 @@
 """DTensor's side of a region: meshes, placements and specs, to the IR and back.
 
-Here and nowhere else torch's placement objects are read or made. At trace time a ``DTensorProxy``'s
+At trace time a ``DTensorProxy``'s
 spec gives a value's placements; at run time DTensors are opened to local tensors, and local results
 are closed again over the mesh object that the call brought.
 """
@@ -20,26 +20,18 @@ from thunder.torch.experimental.dtensor_proxy import (
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor import Partial as TorchPartial
-from torch.distributed.tensor import Replicate as TorchReplicate
-from torch.distributed.tensor import Shard as TorchShard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import Placement as TorchPlacement
-from torch.distributed.tensor.placement_types import _StridedShard as TorchStridedShard
 
-from thunder_mdfuse.comm.team import axis_names, mesh_digest
-from thunder_mdfuse.errors import ExecutorError
+from thunder_mdfuse.comm.placements import to_placement
+from thunder_mdfuse.comm.team import axis_names
+from thunder_mdfuse.errors import ExecutorError, ShardingError
 from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.chunks import chunk_size, position
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import (
-    REDUCTIONS,
-    REPLICATE,
     Mesh,
-    MeshAxis,
-    Partial,
-    Placement,
     Placements,
     Shard,
     StridedShard,
@@ -49,30 +41,8 @@ from thunder_mdfuse.thunder.reasons import Reason
 from thunder_mdfuse.thunder.values import Values
 
 
-def logical_mesh(mesh: DeviceMesh) -> Mesh:
-    """The IR's mesh for torch's: names, sizes and digest, and no reference to the object."""
-    axes = (MeshAxis(name, mesh.size(i)) for i, name in enumerate(axis_names(mesh)))
-    return Mesh(tuple(axes), mesh_digest(mesh))
-
-
-def to_placement(p: TorchPlacement, ndim: int) -> Placement:
-    """The IR's placement for torch's. Raises ``ExecutorError`` for kinds that the IR lacks."""
-    if type(p) is TorchReplicate:
-        return REPLICATE
-    if type(p) is TorchShard:
-        return Shard(p.dim % ndim)
-    if type(p) is TorchStridedShard:
-        return StridedShard(p.dim % ndim, p.split_factor)
-    if type(p) is TorchPartial and p.reduce_op in REDUCTIONS:
-        return Partial(p.reduce_op)
-    raise ExecutorError(
-        f"the placement {p!r} is not supported; redistribute to Replicate, Shard or a Partial of "
-        f"{', '.join(REDUCTIONS)} first"
-    )
-
-
 def to_placements(spec: DTensorSpec) -> Placements:
-    """The IR's placements for a spec's."""
+    """The IR's placements for a spec's. Raises ``ShardingError`` for kinds that the IR lacks."""
     return tuple(to_placement(p, spec.ndim) for p in spec.placements)
 
 
@@ -94,7 +64,7 @@ def described(p: Proxy) -> str:
 def _described_placement(p: TorchPlacement, ndim: int) -> str:
     try:
         return str(to_placement(p, ndim))
-    except ExecutorError:  # a kind that the IR lacks
+    except ShardingError:  # a kind that the IR lacks
         return repr(p)
 
 
@@ -108,7 +78,7 @@ def spec_refusal(p: DTensorProxy) -> Reason | None:
     """Why a value with this proxy's spec cannot be in a region."""
     try:
         to_placements(p.spec._o)
-    except ExecutorError as e:
+    except ShardingError as e:
         return Reason(f"{p.name}: {e}")
     return None
 

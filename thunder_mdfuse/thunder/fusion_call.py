@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
+from thunder_mdfuse.comm.placements import logical_mesh
 from thunder_mdfuse.errors import ExecutorError, IRError
 from thunder_mdfuse.executable import Executable, compile_fusion
 from thunder_mdfuse.ir import sizes
@@ -231,7 +232,7 @@ class FusionCall:
             if isinstance(p, DTensorProxy)
         }
         mesh = next((s.mesh for s in given_specs.values()), None) or dt.traced_mesh(self.bsyms)
-        logical = None if mesh is None else dt.logical_mesh(mesh)
+        logical = None if mesh is None else logical_mesh(mesh)
         specs = dt.specs_for(self.bsyms, self.inputs, given_specs)
         pins = {name: dt.to_placements(s) for name, s in specs.items()}
         given = self._given(args, logical, specs)
