@@ -1,12 +1,12 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_scan_527ec55a45(
+extern "C" __global__ void __launch_bounds__(512) mdf_scan_0fec63c8bc(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0) {
   const mdf::i32 row = blockIdx.x;
-  const mdf::i32 lane = threadIdx.x;
   const mdf::i32 d0 = row;
+  const mdf::i32 lane = threadIdx.x;
   MDF_SHARED(float, scratch_f32, 16);
   float carry2 = mdf::Sum::identity<float>();
   for (mdf::i32 first = 0; first < p0; first += 2048) {

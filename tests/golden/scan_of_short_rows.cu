@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) mdf_scan_6d11f96e5b(
+extern "C" __global__ void __launch_bounds__(128) mdf_scan_89e1dfa022(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -8,8 +8,8 @@ extern "C" __global__ void __launch_bounds__(128) mdf_scan_6d11f96e5b(
   const mdf::i32 mine = blockIdx.x * 16 + threadIdx.x / 8;
   const bool live = MDF_IN_BOUNDS(mine < p0);
   const mdf::i32 row = live ? mine : 0;
-  const mdf::i32 lane = threadIdx.x % 8;
   const mdf::i32 d0 = row;
+  const mdf::i32 lane = threadIdx.x % 8;
   float carry2 = mdf::Sum::identity<float>();
   for (mdf::i32 first = 0; first < p1; first += 32) {
     const mdf::i32 c = first + lane * 4;

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from thunder_mdfuse.codegen import mailbox
 from thunder_mdfuse.codegen.body import BodyWriter
 from thunder_mdfuse.codegen.exprs import CPP_TYPES
-from thunder_mdfuse.codegen.index import Arguments
+from thunder_mdfuse.codegen.index import Arguments, IndexPrinter
 from thunder_mdfuse.codegen.statements import Block, render
 from thunder_mdfuse.errors import CodegenError
 from thunder_mdfuse.ir.sizes import Size, product, symbols
+from thunder_mdfuse.schedule.axes import positions
 from thunder_mdfuse.schedule.plan import KernelPlan, Load, Scalar, Store
 
 
@@ -67,6 +68,27 @@ class KernelWriter:
             blocks,
             self.shared,
         )
+
+    def take_row(self) -> None:
+        """Set ``row``: which row this group of threads has."""
+        group, per_block = self.launch.group, self.launch.threads // self.launch.group
+        if per_block == 1:
+            self.top.add(f"const {self.index} row = blockIdx.x;")
+            return
+        mine = f"{self._wide('blockIdx.x')} * {per_block} + threadIdx.x / {group}"
+        self.top.add(f"const {self.index} mine = {mine};")
+        self.top.add(f"const bool live = MDF_IN_BOUNDS(mine < {self.arguments.name(self.rows)});")
+        # A group past the end works on row 0 again, since all threads have to meet.
+        self.top.add(f"const {self.index} row = live ? mine : 0;")
+
+    def enter_row(self) -> None:
+        """Set the rows' symbols and ``lane``, and compute what is known of the row at once."""
+        flat = IndexPrinter(self.arguments, {"row": "row"})
+        for name, value in positions(self.plan.rows, "row").items():
+            self.top.add(f"const {self.index} {name} = {flat(value)};")
+        within = "" if self.launch.group == self.launch.threads else f" % {self.launch.group}"
+        self.top.add(f"const mdf::i32 lane = threadIdx.x{within};")
+        self.body.row_statements(self.top, 0)
 
     def _check(self) -> None:
         loads = [i.detail for i in self.plan.body if isinstance(i.detail, Load)]

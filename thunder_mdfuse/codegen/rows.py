@@ -15,7 +15,7 @@ from thunder_mdfuse.codegen.index import IndexPrinter
 from thunder_mdfuse.codegen.kernel import KernelText, KernelWriter
 from thunder_mdfuse.codegen.statements import Block
 from thunder_mdfuse.ir.sizes import Size, product
-from thunder_mdfuse.schedule.axes import nested_positions, positions
+from thunder_mdfuse.schedule.axes import nested_positions
 from thunder_mdfuse.schedule.launch import (
     MOST_UNROLLED,
     held_instructions,
@@ -50,29 +50,13 @@ class RowsWriter(KernelWriter):
         return self.finish(self._blocks())
 
     def _open_rows(self) -> None:
-        per_block = self.launch.threads // self.launch.group
-        rows = product(a.extent for a in self.plan.rows)
         if self.shares_rows:
             parts = self.arguments.name(self.launch.parts)
             self.top.add(f"const {self.index} row = blockIdx.x / {parts};")
             self.top.add(f"const {self.index} part = blockIdx.x % {parts};")
-        elif per_block == 1:
-            self.top.add(f"const {self.index} row = blockIdx.x;")
         else:
-            total = self.arguments.name(rows)
-            mine = f"{self._wide('blockIdx.x')} * {per_block} + threadIdx.x / {self.launch.group}"
-            self.top.add(f"const {self.index} mine = {mine};")
-            self.top.add(f"const bool live = MDF_IN_BOUNDS(mine < {total});")
-            # A group past the end works on row 0 again, since all threads have to meet barriers.
-            self.top.add(f"const {self.index} row = live ? mine : 0;")
-        flat = IndexPrinter(self.arguments, {"row": "row"})
-        for name, value in positions(self.plan.rows, "row").items():
-            self.top.add(f"const {self.index} {name} = {flat(value)};")
-        if self.launch.group == self.launch.threads:
-            self.top.add("const mdf::i32 lane = threadIdx.x;")
-        else:
-            self.top.add(f"const mdf::i32 lane = threadIdx.x % {self.launch.group};")
-        self.body.row_statements(self.top, 0)
+            self.take_row()
+        self.enter_row()
 
     def _declare_scratch(self) -> None:
         every = [Accumulator(self.plan, n) for n, _ in self._reductions()]

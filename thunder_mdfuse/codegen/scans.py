@@ -24,7 +24,8 @@ class ScanWriter(KernelWriter):
     def write(self) -> KernelText:
         """The kernel's text."""
         per_block = self.launch.threads // self.launch.group
-        self._open_rows(per_block)
+        self.take_row()
+        self.enter_row()
         scans = [(n, i) for n, i in enumerate(self.plan.body) if is_scan(i)]
         self._declare(scans)
         self._store_once()
@@ -33,23 +34,6 @@ class ScanWriter(KernelWriter):
             self._phase(chunk, phase)
         blocks: Size = self.rows if per_block == 1 else (self.rows + per_block - 1) // per_block
         return self.finish(blocks)
-
-    def _open_rows(self, per_block: int) -> None:
-        if per_block == 1:
-            self.top.add(f"const {self.index} row = blockIdx.x;")
-            self.top.add("const mdf::i32 lane = threadIdx.x;")
-        else:
-            group, total = self.launch.group, self.arguments.name(self.rows)
-            mine = f"{self._wide('blockIdx.x')} * {per_block} + threadIdx.x / {group}"
-            self.top.add(f"const {self.index} mine = {mine};")
-            self.top.add(f"const bool live = MDF_IN_BOUNDS(mine < {total});")
-            # A group past the end works on row 0 again, since all lanes have to meet in a shuffle.
-            self.top.add(f"const {self.index} row = live ? mine : 0;")
-            self.top.add(f"const mdf::i32 lane = threadIdx.x % {group};")
-        flat = IndexPrinter(self.arguments, {"row": "row"})
-        for name, value in positions(self.plan.rows, "row").items():
-            self.top.add(f"const {self.index} {name} = {flat(value)};")
-        self.body.row_statements(self.top, 0)
 
     def _declare(self, scans: list[tuple[int, Instr]]) -> None:
         """The carries, and memory to exchange the warps' totals."""

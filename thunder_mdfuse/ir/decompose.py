@@ -7,6 +7,7 @@ shapes become local. The placements that a composite's results are pinned to go 
 replace them.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from thunder_mdfuse.ir import sizes
@@ -17,17 +18,30 @@ from thunder_mdfuse.ir.types import Placements, TensorType, Type
 
 def decompose(fusion: Fusion) -> Fusion:
     """``fusion`` without ``var`` and ``var_mean``."""
+
+    def change(b: Builder, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...] | None:
+        if not isinstance(node.attrs, VarAttrs):
+            return None
+        return _var(b, args[0], node.attrs, node.types)
+
+    return rewritten(fusion, change)
+
+
+Change = Callable[[Builder, Node, tuple[Use, ...]], tuple[Use, ...] | None]
+
+
+def rewritten(fusion: Fusion, change: Change) -> Fusion:
+    """``fusion`` node by node: what ``change`` makes of a node with these operands in its place,
+    or the node itself where that is None. The inputs stay as they are.
+    """
     builder = Builder(fusion.mesh, fusion.level)
     moved: dict[Use, Use] = {}
     for i, node in enumerate(fusion.nodes):
         args = tuple(moved[a] for a in node.args)
-        results: tuple[Use, ...]
         if node.op == "input":
-            results = (builder.input(node.types[0]),)
-        elif isinstance(node.attrs, VarAttrs):
-            results = _var(builder, args[0], node.attrs, node.types)
+            results: tuple[Use, ...] = (builder.input(node.types[0]),)
         else:
-            results = builder.node(replace(node, args=args))
+            results = change(builder, node, args) or builder.node(replace(node, args=args))
         moved.update({Use(i, r): result for r, result in enumerate(results)})
     outputs = tuple(
         Output(moved[o.value], None if o.writes is None else moved[Use(o.writes)].node)

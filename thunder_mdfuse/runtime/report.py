@@ -79,7 +79,11 @@ def _kernel(
             read += moved if not b.fresh else 0
             written += moved if b.written else 0
     silent = ("load", "const", "scalar", "index", "in_range", "position")
-    ops = tuple(i.op.removeprefix("reduce_") for i in kernel.body if i.op not in silent)
+    ops = tuple(
+        i.op.removeprefix("reduce_").removeprefix("scan_")
+        for i in kernel.body
+        if i.op not in silent
+    )
     detail = f"{kernel.family}, {kernel.launch.threads} threads x {kernel.launch.items} items of "
     detail += f"{kernel.launch.vector}, {kernel.phases} phases"
     return StepReport("kernel", name, ops, read, written, 0, detail)

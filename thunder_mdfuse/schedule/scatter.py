@@ -20,7 +20,8 @@ from thunder_mdfuse.ir.attrs import (
     SizeAttrs,
 )
 from thunder_mdfuse.ir.decide import Decider
-from thunder_mdfuse.ir.graph import Builder, Fusion, Node, Output, Use
+from thunder_mdfuse.ir.decompose import rewritten
+from thunder_mdfuse.ir.graph import Builder, Fusion, Node, Use
 from thunder_mdfuse.ir.layout import Layout
 from thunder_mdfuse.ir.sizes import Size, product
 from thunder_mdfuse.ir.types import DType
@@ -110,22 +111,13 @@ def spelled_out(fusion: Fusion, decide: Decider) -> Fusion:
     """
     if not any(isinstance(n.attrs, EmbeddingBackwardAttrs) for n in fusion.nodes):
         return fusion
-    builder = Builder(fusion.mesh, fusion.level)
-    moved: dict[Use, Use] = {}
-    for i, node in enumerate(fusion.nodes):
-        args = tuple(moved[a] for a in node.args)
-        if node.op == "input":
-            results: tuple[Use, ...] = (builder.input(node.types[0]),)
-        elif isinstance(node.attrs, EmbeddingBackwardAttrs):
-            results = (_embedding_backward(builder, args[0], args[1], node.attrs, decide),)
-        else:
-            results = builder.node(replace(node, args=args))
-        moved.update({Use(i, r): result for r, result in enumerate(results)})
-    outputs = tuple(
-        Output(moved[o.value], None if o.writes is None else moved[Use(o.writes)].node)
-        for o in fusion.outputs
-    )
-    return builder.finish(outputs, fusion.guards)
+
+    def change(b: Builder, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...] | None:
+        if not isinstance(node.attrs, EmbeddingBackwardAttrs):
+            return None
+        return (_embedding_backward(b, args[0], args[1], node.attrs, decide),)
+
+    return rewritten(fusion, change)
 
 
 def _embedding_backward(
