@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from codegen.random_programs.philox import uniform_numbers
 
 from thunder_mdfuse.executable import Executable
 from thunder_mdfuse.ir.text import parse
@@ -186,3 +187,41 @@ def test_a_scan_along_a_dim_of_size_1_is_its_operand(op: str) -> None:
     x = torch.arange(31).half()
     view, found = run(text, x)
     assert torch.equal(found, x[None]) and torch.equal(view, x[None])
+
+
+@pytest.mark.parametrize("strides", [(3, 1), (2, 1)])
+def test_a_place_counted_from_the_end_divides_towards_minus_infinity(
+    strides: tuple[int, int],
+) -> None:
+    """What is flipped, flattened and flipped again has its places counted from both ends."""
+    text = """
+    global
+    %0 = input(position=0) : f32[64, 2]
+    %1 = flip(%0; dims=[0, 1]) : f32[64, 2]
+    %2 = reshape(%1; shape=[128]) : f32[128]
+    %3 = flip(%2; dims=[0]) : f32[128]
+    %4 = reshape(%0; shape=[128]) : f32[128]
+    %5 = flip(%4; dims=[0]) : f32[128]
+    return %3, %5
+    """
+    x = torch.randn(192).as_strided((64, 2), strides)
+    twice, once = run(text, x)
+    assert torch.equal(twice, x.flip(0, 1).reshape(128).flip(0))
+    assert torch.equal(once, x.reshape(128).flip(0))
+
+
+def test_random_rows_that_are_looked_up_have_the_words_of_their_places() -> None:
+    """A vector of them begins at a place that is no number of the plan."""
+    text = """
+    global
+    %0 = input(position=0) : i64[5]
+    %1 = const(value='19', dtype=i64) : i64
+    %2 = const(value='4', dtype=i64) : i64
+    %3 = uniform(%1, %2; shape=[6, 64], dtype=f32) : f32[6, 64]
+    %4 = take(%3, %0; dim=0) : f32[5, 64]
+    return %4
+    """
+    at = torch.tensor([3, 0, 3, 5, 1])
+    (found,) = run(text, at)
+    words = uniform_numbers((6, 64), torch.float32, 0.0, 1.0, 19, 4)
+    assert torch.equal(found, words[at])

@@ -66,12 +66,14 @@ class IndexPrinter:
         if isinstance(atom, Sym):
             return self.names[atom.name]
         a, b = self(atom.args[0]), self(atom.args[1])
-        if atom.op == "floordiv":
-            return f"(({a}) / ({b}))"
-        if atom.op == "mod":
-            return f"(({a}) % ({b}))"
         if atom.op == "ceildiv":
-            return f"((({a}) + ({b}) - 1) / ({b}))"
+            a = f"({a}) + ({b}) - 1"
+        if atom.op in ("floordiv", "mod", "ceildiv"):
+            # C++ divides toward zero; a place counted from an end can be below it.
+            plain = sizes.nonnegative(atom.args[0])
+            if atom.op == "mod":
+                return f"(({a}) % ({b}))" if plain else f"mdf::remainder({a}, {b})"
+            return f"(({a}) / ({b}))" if plain else f"mdf::div_floor({a}, {b})"
         return f"mdf::{'minimum' if atom.op == 'min' else 'maximum'}({a}, {b})"
 
 

@@ -72,8 +72,7 @@ def _drawn_at_once(
     step = sizes.coefficient(draw.counter, fast)
     if step is None or step[0] != 1 or sizes.symbols(step[1]) & moving:
         return instr
-    names = {a.name for a in (*plan.rows, *plan.columns)}
-    if not all(decide.divides(WORDS, s) for s in steps(step[1], names)):
+    if not all(decide.divides(WORDS, s) for s in steps(step[1], _varying(plan))):
         return instr
     return replace(instr, detail=replace(draw, access="vector"))
 
@@ -176,8 +175,12 @@ def _fits(
     needed = min(ACCESS_BYTES, width * buffer.dtype.itemsize)
     if alignments.get(buffer.value, FRESH_ALIGNMENT) < needed:
         return False
-    names = {a.name for a in (*plan.rows, *plan.columns)} | plan.positions.keys()
-    return all(decide.divides(width, step) for step in steps(rest, names))
+    return all(decide.divides(width, step) for step in steps(rest, _varying(plan)))
+
+
+def _varying(plan: KernelPlan) -> set[str]:
+    """What differs within a kernel: its axes and the positions that are looked up."""
+    return {a.name for a in (*plan.rows, *plan.columns)} | plan.positions.keys()
 
 
 def steps(offset: Size, names: set[str]) -> list[Size]:

@@ -1,7 +1,7 @@
 """Families of steps that compute: unary, binary, with numbers, comparisons, casts, reductions."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from codegen.random_programs import known
@@ -74,6 +74,25 @@ WITH_NUMBER = {name: BINARY[name] for name in ("add", "sub", "mul", "div", "pow"
 NUMBERS = (0.5, -1.5, 3.0, 0.1, -0.0, 2.0)
 
 
+# Of these the divisor is the last operand.
+DIVISIONS = ("div", "fmod", "remainder", "floor_div", "trunc_div", "reciprocal")
+
+
+def _poles(name: str, args: Sequence[Known]) -> torch.Tensor:
+    """Where an interval has a pole or a gap that its ends do not show."""
+    last = args[-1]
+    if name in DIVISIONS:
+        return (last.doubt > 0) & (last.value.abs() <= last.doubt)
+    if name == "pow":  # of a negative base only whole powers are numbers
+        whole = (last.value - last.doubt).ceil() <= (last.value + last.doubt).floor()
+        return (last.doubt > 0) & whole & (args[0].value - args[0].doubt <= 0)
+    return torch.zeros((), dtype=torch.bool)
+
+
+def _without_poles(result: Known, name: str, args: Sequence[Known]) -> Known:
+    return known.doubted(result, torch.where(_poles(name, args), torch.inf, 0.0))
+
+
 def _unary(x: Known, name: str) -> Known:
     function = {**UNARY, **INTEGER_UNARY, **PREDICATES, "logical_not": torch.logical_not}[name]
     result = known.elementwise(function, (x,), function(x.eager))
@@ -84,7 +103,7 @@ def _unary(x: Known, name: str) -> Known:
         return known.doubted(result, torch.where(jumps, torch.inf, 0.0))
     if name == "lgamma" and x.is_float:  # near its zeros libraries are off by a part of 1
         return known.doubted(result, torch.full_like(result.doubt, known.unit(x.eager.dtype)))
-    return result
+    return _without_poles(result, name, (x,)) if x.is_float else result
 
 
 def _without_signs_of_nan(result: Known, sign: Known) -> Known:
@@ -114,7 +133,9 @@ def _binary(a: Known, b: Known, name: str, kind: str) -> Known:
     tables = {"float": BINARY, "integer": INTEGER_BINARY, "compare": COMPARISONS, "logic": LOGIC}
     function = tables[kind][name]
     result = known.elementwise(function, (a, b), function(a.eager, b.eager))
-    return _without_signs_of_nan(result, b) if name == "copysign" else result
+    if name == "copysign":
+        return _without_signs_of_nan(result, b)
+    return _without_poles(result, name, (a, b)) if kind == "float" else result
 
 
 def _draw_binary(rng: random.Random, draft: Draft) -> Step | None:
@@ -169,6 +190,8 @@ def _number(x: Known, name: str, number: float, first: bool) -> Known:
     eager = base(number, x.eager) if first else base(x.eager, number)
     function = (lambda v: base(narrow, v)) if first else (lambda v: base(v, narrow))
     result = known.elementwise(function, (x,), eager)
+    if first and name == "pow":
+        result = _without_poles(result, name, (known.exactly(torch.tensor(number)), x))
     if name in COMPARISONS or x.eager.dtype is torch.float64:
         return result
     # Kernels compute in f32, and so with the number's f32.
