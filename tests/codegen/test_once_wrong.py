@@ -215,13 +215,14 @@ def test_random_rows_that_are_looked_up_have_the_words_of_their_places() -> None
     text = """
     global
     %0 = input(position=0) : i64[5]
-    %1 = const(value='19', dtype=i64) : i64
-    %2 = const(value='4', dtype=i64) : i64
-    %3 = uniform(%1, %2; shape=[6, 64], dtype=f32) : f32[6, 64]
-    %4 = take(%3, %0; dim=0) : f32[5, 64]
-    return %4
+    %1 = input(position=1) : f32[s0]
+    %2 = const(value='19', dtype=i64) : i64
+    %3 = const(value='4', dtype=i64) : i64
+    %4 = uniform(%2, %3; shape=[6, s0], dtype=f32) : f32[6, s0]
+    %5 = take(%4, %0; dim=0) : f32[5, s0]
+    return %5
     """
     at = torch.tensor([3, 0, 3, 5, 1])
-    (found,) = run(text, at)
+    (found,) = run(text, at, torch.zeros(64))
     words = uniform_numbers((6, 64), torch.float32, 0.0, 1.0, 19, 4)
     assert torch.equal(found, words[at])
