@@ -70,6 +70,8 @@
 //   identities<OP, T, V>() -> Vec<T, V>
 //   Indexed<T>{value, index}, Indexed32<T> for ArgMax, ArgMin
 //   Welford<T>{mean, m2, count}, welford_push(w, x)
+//   SumExp<T>{high, sum}, SumExpMerge, sum_exp_push<LOOSE>(a, x), sum_exp_of(a) -> sum of
+//     exp(x - amax x), sum_exp_finite_of(a) -> the same with 0 for an infinite amax (online.cuh)
 //
 // SCANS (scan.cuh): OP is Sum Prod Max Min, or any associative struct as above
 //   group_scan<OP, GROUP, THREADS>(vec, carry, scratch) -> Vec   running combination along a group
@@ -108,6 +110,7 @@
 #include "loose.cuh"
 #include "math.cuh"
 #include "memory.cuh"
+#include "online.cuh"
 #include "philox.cuh"
 #include "reduce.cuh"
 #include "scatter.cuh"

@@ -116,9 +116,10 @@ struct Limits<bool> {
   static constexpr bool lowest = false;
 };
 
-// V elements that are read or written by one access, or by 16-byte accesses when they need more.
+// V elements that are read or written by one access, or by several when they need more than 16
+// bytes, or no power of two (structs of three numbers).
 template <int BYTES>
-inline constexpr int access_bytes = BYTES < 16 ? BYTES : 16;
+inline constexpr int access_bytes = (BYTES & -BYTES) < 16 ? (BYTES & -BYTES) : 16;
 
 template <class T, int V>
 struct alignas(access_bytes<int(sizeof(T)) * V>) Vec {

@@ -1,7 +1,32 @@
-"""What a thread keeps of a reduction: a number or, for argmax, a number and where it stands."""
+"""What a thread keeps of a reduction: a number, an element and where it stands, or running moments."""
+
+from dataclasses import dataclass
 
 from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor
 from thunder_mdfuse.schedule.plan import KernelPlan
+
+
+@dataclass(frozen=True)
+class _Running:
+    """An accumulator of ``csrc/device``: its struct, that one's fields, how two are merged, how a
+    value is added and what it comes to.
+    """
+
+    struct: str
+    fields: tuple[str, ...]
+    merge: str
+    push: str
+    outcome: str
+
+
+_SUM_EXP = ("SumExp", ("high", "sum"), "SumExpMerge", "sum_exp_push<{loose}>")
+_RUNNING = {
+    "reduce_sum_exp": _Running(*_SUM_EXP, "mdf::sum_exp_of({0})"),
+    "reduce_sum_exp_finite": _Running(*_SUM_EXP, "mdf::sum_exp_finite_of({0})"),
+    "reduce_squares": _Running(
+        "Welford", ("mean", "m2", "count"), "WelfordMerge", "welford_push", "{0}.m2"
+    ),
+}
 
 
 class Accumulator:
@@ -11,13 +36,22 @@ class Accumulator:
         instr = plan.body[n]
         value = plan.body[instr.args[0]] if instr.is_arg_reduction else instr
         self.name = f"a{n}"
-        self.functor = functor(instr.op, instr.dtype)
         self.paired = instr.is_arg_reduction
-        number = CPP_TYPES[value.dtype.compute]
+        self.loose = "true" if instr.loose else "false"
         self.index = "mdf::i64" if plan.launch.wide_index else "mdf::i32"
-        pair = "mdf::Indexed" if plan.launch.wide_index else "mdf::Indexed32"
-        self.cpp = f"{pair}<{number}>" if self.paired else number
-        self.scratch = f"scratch_{'at_' if self.paired else ''}{value.dtype.compute}"
+        number = CPP_TYPES[value.dtype.compute]
+        kind = ""
+        self.running = _RUNNING.get(instr.op)
+        if self.running is not None:
+            self.functor = f"mdf::{self.running.merge}"
+            self.cpp = f"mdf::{self.running.struct}<{number}>"
+            kind = f"{self.running.struct.lower()}_"
+        else:
+            self.functor = functor(instr.op, instr.dtype)
+            pair = "mdf::Indexed" if plan.launch.wide_index else "mdf::Indexed32"
+            self.cpp = f"{pair}<{number}>" if self.paired else number
+            kind = "at_" if self.paired else ""
+        self.scratch = f"scratch_{kind}{value.dtype.compute}"
         self.result = CPP_TYPES[instr.dtype.compute]
 
     @property
@@ -25,13 +59,27 @@ class Accumulator:
         """What nothing was added to yet."""
         return f"{self.functor}::identity<{self.cpp}>()"
 
+    def pushed(self, accumulator: str, value: str, place: str) -> str:
+        """The accumulator after one more value, that of element ``place`` of the row."""
+        if self.running is not None:
+            push = self.running.push.format(loose=self.loose)
+            return f"mdf::{push}({accumulator}, {value})"
+        if self.paired:
+            value = self.of([value, place])
+        return f"{self.functor}::apply({accumulator}, {value})"
+
     def fields(self, buffers: list[int]) -> list[tuple[int, str]]:
         """Each of the workspaces ``buffers`` with the part of the accumulator that it keeps."""
-        parts = (f"{self.name}.value", f"{self.name}.index") if self.paired else (self.name,)
+        names: tuple[str, ...] = ("value", "index") if self.paired else ()
+        if self.running is not None:
+            names = self.running.fields
+        parts = [f"{self.name}.{name}" for name in names] or [self.name]
         return list(zip(buffers, parts, strict=True))
 
     def of(self, parts: list[str]) -> str:
         """An accumulator of the ``parts`` that ``fields`` tells apart."""
+        if self.running is not None:
+            return f"{self.cpp}{{{', '.join(parts)}}}"
         if not self.paired:
             return parts[0]
         value, index = parts
@@ -39,4 +87,6 @@ class Accumulator:
 
     def outcome(self, whole: str) -> str:
         """The reduction's result, from the accumulator ``whole`` of all threads."""
+        if self.running is not None:
+            return self.running.outcome.format(whole)
         return f"{whole}.index" if self.paired else whole

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from thunder_mdfuse.codegen import mailbox
 from thunder_mdfuse.codegen.accumulators import Accumulator
-from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor, literal, write
+from thunder_mdfuse.codegen.exprs import CPP_TYPES, literal, write
 from thunder_mdfuse.codegen.index import Arguments, IndexPrinter
 from thunder_mdfuse.codegen.statements import Block
 from thunder_mdfuse.ir import sizes
@@ -195,9 +195,8 @@ class BodyWriter:
             block.add(f"r{n}.v[{self._slot()}] = {self._value(instr.args[0])};")
             return
         mine, value = self._accumulator(n), self._value(instr.args[0])
-        if isinstance(instr.detail, Index):
-            value = Accumulator(self.plan, n).of([value, self.at_lane(instr.detail.value)])
-        block.add(f"{mine} = {functor(instr.op, instr.dtype)}::apply({mine}, {value});")
+        place = self.at_lane(instr.detail.value) if isinstance(instr.detail, Index) else ""
+        block.add(f"{mine} = {Accumulator(self.plan, n).pushed(mine, value, place)};")
 
     def _accumulator(self, n: int) -> str:
         """What a thread has of reduction ``n`` so far, for the element that the lane loop has."""

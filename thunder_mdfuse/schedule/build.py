@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.attrs import SizeAttrs
 from thunder_mdfuse.ir.decide import Decider
 from thunder_mdfuse.ir.graph import Fusion, Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import DType
-from thunder_mdfuse.schedule import inner_outer, ladder, outer, scan, transpose
+from thunder_mdfuse.schedule import inner_outer, ladder, online, outer, scan, transpose
 from thunder_mdfuse.schedule import launch as rules
 from thunder_mdfuse.schedule.axes import expressions, merged, ordered
 from thunder_mdfuse.schedule.group import Group
@@ -23,6 +24,7 @@ from thunder_mdfuse.schedule.plan import (
     Launch,
     Load,
     Position,
+    Scalar,
 )
 from thunder_mdfuse.schedule.precision import cheapened, relaxed
 from thunder_mdfuse.schedule.target import Target
@@ -45,7 +47,7 @@ def kernel_plan(
     plan = merged(plan)
     if not group.lowering.round_all:
         plan = cheapened(relaxed(plan))
-    plan = _laid_out(plan, decide, alignments, target)
+    plan = _laid_out(plan, group, decide, alignments, target)
     wide = any(_needs_64_bits(e, plan, decide) for e in _reaches(plan))
     plan = replace(plan, launch=replace(plan.launch, wide_index=wide))
     if plan.family == "inner_outer":
@@ -54,7 +56,11 @@ def kernel_plan(
 
 
 def _laid_out(
-    plan: KernelPlan, decide: Decider, alignments: Mapping[Use, int], target: Target
+    plan: KernelPlan,
+    group: Group,
+    decide: Decider,
+    alignments: Mapping[Use, int],
+    target: Target,
 ) -> KernelPlan:
     """``plan`` of the first family that suits it, every access classified, with a launch."""
     if outer.suits(plan, decide):
@@ -65,8 +71,42 @@ def _laid_out(
     # Threads side by side store side by side, so that their atomics share a sector. (H200, sums of
     # f32[8192, 4096] into 32000 rows: 278 us; with vectors of 4, whose lanes lie apart, 336 us.)
     widest = WIDEST if all(s.mode == "set" for s in plan.stores) else 1
-    plan, width = vectorized(plan, decide, alignments, widest)
-    return replace(plan, launch=LAUNCHES[plan.family](plan, width, decide, target))
+
+    def launched(plan: KernelPlan) -> KernelPlan:
+        plan, width = vectorized(plan, decide, alignments, widest)
+        return replace(plan, launch=LAUNCHES[plan.family](plan, width, decide, target))
+
+    if plan.family != "row":
+        return launched(plan)
+    single = online.in_one_pass(plan, _LengthOf(plan, group.lowering.fusion, decide))
+    if single is plan:
+        return launched(plan)
+    once = launched(single)
+    if once.launch.parts != 1:
+        return once
+    twice = launched(plan)
+    # What is stored for each column needs the row again, and a cluster still has it.
+    again = any(sizes.symbols(s.offset) & {a.name for a in plan.columns} for s in plan.stores)
+    alone = twice.launch.cluster == 1 and twice.launch.hold == "registers"
+    return twice if alone or (again and twice.launch.hold != "none") else once
+
+
+class _LengthOf:
+    """Tells which numbers of a body are the length of its rows."""
+
+    def __init__(self, plan: KernelPlan, fusion: Fusion, decide: Decider) -> None:
+        self.fusion, self.decide = fusion, decide
+        self.length = sizes.product(a.extent for a in plan.columns)
+
+    def __call__(self, instr: Instr, inverted: bool) -> bool:
+        if isinstance(instr.detail, Const):
+            number = float(instr.detail.text)
+            number = 1 / number if inverted and number else number
+            return 0 < number < online.EXACT and self.decide.equal(self.length, round(number))
+        if inverted or not isinstance(instr.detail, Scalar):
+            return False
+        node = self.fusion.nodes[instr.detail.value.node]
+        return isinstance(node.attrs, SizeAttrs) and self.decide.equal(node.attrs.size, self.length)
 
 
 def _with_workspaces(plan: KernelPlan) -> KernelPlan:
@@ -84,10 +124,12 @@ def _with_workspaces(plan: KernelPlan) -> KernelPlan:
 
 
 def _accumulated(plan: KernelPlan, instr: Instr) -> tuple[DType, ...]:
-    """What a block has of a reduction: its result or, of argmax, the element and where it is."""
-    if not instr.is_arg_reduction:
-        return (instr.dtype.compute,)
-    return plan.body[instr.args[0]].dtype.compute, DType.I64
+    """What a block has of a reduction: its result, several numbers that it comes from or, of
+    argmax, the element and where it is.
+    """
+    if instr.is_arg_reduction:
+        return plan.body[instr.args[0]].dtype.compute, DType.I64
+    return (instr.dtype.compute,) * online.NUMBERS.get(instr.op, 1)
 
 
 def _domain(group: Group, decide: Decider) -> KernelPlan:
