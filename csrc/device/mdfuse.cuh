@@ -34,6 +34,11 @@
 //   load_acquire_sys(p, i), store_release_sys(p, i, v)           u32 flags
 //   Generated text must not index a global pointer itself (p[i]): nothing would check it.
 //
+// ROWS THAT BEGIN ANYWHERE (rows.cuh): the vector at place of a row that ends at extent
+//   load_within<V>(p, i, place, extent), store_within<V>(p, i, vec, place, extent)   aligned
+//   load_across<V>(p, i, place, extent)   any address, global, V * sizeof(T) a multiple of 16
+//   What lies outside of the row is not read (zero) and not written.
+//
 // GATHER AND SCATTER (scatter.cuh)
 //   position<I>(index, extent) -> I   any integer; one outside of [0, extent) ends the launch
 //   scatter_store(p, i, value)        several threads may store to one place: one value stays
@@ -113,6 +118,7 @@
 #include "online.cuh"
 #include "philox.cuh"
 #include "reduce.cuh"
+#include "rows.cuh"
 #include "scatter.cuh"
 #include "scan.cuh"
 #include "sync.cuh"

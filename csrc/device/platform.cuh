@@ -32,6 +32,9 @@ MDF_DEVICE u64 bits_of(double x) { return u64(__double_as_longlong(x)); }
 MDF_DEVICE float float_of(u32 x) { return __uint_as_float(x); }
 MDF_DEVICE double double_of(u64 x) { return __longlong_as_double(i64(x)); }
 
+// The low 32 bits of high:low shifted right by 0 to 31.
+MDF_DEVICE u32 funnel_right(u32 low, u32 high, u32 by) { return __funnelshift_r(low, high, by); }
+
 MDF_DEVICE float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
 MDF_DEVICE double fma(double a, double b, double c) { return ::fma(a, b, c); }
 MDF_DEVICE float rsqrt(float x) { return ::rsqrtf(x); }

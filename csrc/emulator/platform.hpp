@@ -4,6 +4,8 @@
 // the call in the generated source.
 #pragma once
 
+#include <string.h>
+
 #include "interface.hpp"
 
 #include "types.cuh"
@@ -76,6 +78,10 @@ struct SharedArray : mdf_emu_array {
 };
 
 namespace hw {
+
+inline u32 funnel_right(u32 low, u32 high, u32 by) {
+  return u32((u64(high) << 32 | low) >> by);
+}
 
 template <class T, class I>
 inline u64 address_of(const T* p, I i) {

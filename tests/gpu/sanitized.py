@@ -2,11 +2,13 @@
 
     for tool in memcheck racecheck initcheck synccheck; do
         PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --error-exitcode 3 \\
-            --kernel-regex kns=mdf_ python tests/gpu/sanitized.py
+            --kernel-name kns=mdf_ --report-api-errors no --check-api-memory-access no \\
+            python tests/gpu/sanitized.py
     done
 
 Without caching every tensor is an allocation of its own, so that the tool sees its end. Only
-generated kernels are looked at. Exit code 1 for a wrong result, 3 for what the tool found.
+generated kernels are looked at: copies of tensors with gaps read what nobody wrote, and libraries
+ask the driver for what it does not have. Exit code 1 for a wrong result, 3 for what the tool found.
 """
 
 import sys

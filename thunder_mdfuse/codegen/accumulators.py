@@ -1,4 +1,4 @@
-"""What a thread keeps of a reduction: a number, an element and where it stands, or running moments."""
+"""What a thread keeps of a reduction: a number, an element and where it is, or moments."""
 
 from dataclasses import dataclass
 

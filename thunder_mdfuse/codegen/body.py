@@ -43,6 +43,8 @@ class BodyWriter:
         names = {a.name: a.name for a in (*plan.rows, *plan.columns)}
         names |= {symbol: f"v{at}" for symbol, at in plan.positions.items()}
         self.flat = positions(plan.columns, "c")
+        # Where vectors do not begin where rows do, some of their elements belong to no row.
+        self.edges = plan.launch.shift is not None
         self.at_vector = self._printer({**names, "c": "c"})
         if plan.launch.vector > 1:
             names |= {self.fast: f"({self.fast} + j)", "c": "(c + j)"}
@@ -78,6 +80,9 @@ class BodyWriter:
         buffer, vector = self.plan.buffers[load.buffer], self.plan.launch.vector
         offset = self.at_vector(load.offset)
         value = f"mdf::load<{vector}>(b{load.buffer}, {offset})"
+        if vector > 1 and (self.edges or load.access == "across"):
+            function = "load_across" if load.access == "across" else "load_within"
+            value = f"mdf::{function}<{vector}>(b{load.buffer}, {offset}, {self._place()})"
         if mailbox.is_mailbox(buffer):
             count = self.arguments.name(buffer.extent)
             value = mailbox.gather(block, f"b{load.buffer}", buffer, count, vector, offset)
@@ -130,8 +135,13 @@ class BodyWriter:
             else:
                 self._declare(lanes, at, self.at_lane)
         for n in reductions:
-            self._accumulate(lanes, n)
+            self._accumulate(lanes.open("if (inside)") if self.edges else lanes, n)
         self._stores(block, lanes, stores, guard)
+
+    def _place(self) -> str:
+        """Where along the fast axis a vector begins, and where that axis ends."""
+        assert self.plan.fast is not None
+        return f"{self.fast}, {self.arguments.name(self.plan.fast.extent)}"
 
     def _is_whole(self, at: int) -> bool:
         """Whether instruction ``at`` has one value for all elements of a vector."""
@@ -146,20 +156,28 @@ class BodyWriter:
         if self.plan.launch.vector == 1:
             return block
         head = f"for (mdf::i32 j = 0; j < {self.plan.launch.vector}; ++j)"
-        return block.open(head, "#pragma unroll")
+        lanes = block.open(head, "#pragma unroll")
+        if self.edges:
+            place, (_, extent) = f"{self.fast} + j", self._place().split(", ")
+            lanes.add(f"const bool inside = MDF_IN_BOUNDS({place} >= 0 && {place} < {extent});")
+        return lanes
 
     def _stores(self, block: Block, lanes: Block, stores: list[Store], guard: str) -> None:
         condition = f"if ({guard}) " if guard else ""
+        inside = "if (inside) " if self.edges else ""
         for s in stores:
             value = self._stored(s)
             if s.access == "vector":
                 lanes.add(f"y{s.buffer}.v[{self._slot()}] = {value};")
             else:
-                lanes.add(condition + self._store(s, self.at_lane(s.offset), value))
+                lanes.add(condition + inside + self._store(s, self.at_lane(s.offset), value))
         for s in stores:
             if s.access == "vector":
-                offset = self.at_vector(s.offset)
-                call = f"mdf::store<{self.plan.launch.vector}>(b{s.buffer}, {offset}, y{s.buffer});"
+                vector = f"b{s.buffer}, {self.at_vector(s.offset)}, y{s.buffer}"
+                call = f"mdf::store<{self.plan.launch.vector}>({vector});"
+                if self.edges:
+                    whole = f"{vector}, {self._place()}"
+                    call = f"mdf::store_within<{self.plan.launch.vector}>({whole});"
                 block.add(condition + call)
 
     def store_once(self, block: Block, store: Store) -> None:
@@ -178,8 +196,7 @@ class BodyWriter:
         return f"mdf::from_compute<{CPP_TYPES[dtype]}>({self._value(store.value)})"
 
     def _is_vector_load(self, at: int) -> bool:
-        detail = self.plan.body[at].detail
-        return isinstance(detail, Load) and detail.access == "vector"
+        return self.plan.is_vector(at)
 
     def _lane_of_vector(self, block: Block, at: int) -> None:
         cpp = CPP_TYPES[self.plan.body[at].dtype.compute]
@@ -259,18 +276,24 @@ class BodyWriter:
 
     def _load(self, load: Load, dtype: DType, printer: Callable[[Size], str]) -> str:
         value = f"mdf::to_compute(mdf::load1(b{load.buffer}, {printer(load.offset)}))"
-        if not load.mask:
+        tests = [self._bounds(load.mask, printer)] if load.mask else []
+        tests += ["inside"] if self._needs_inside(printer) else []
+        if not tests:
             return value
         cpp = CPP_TYPES[dtype.compute]
         empty = f"{cpp}{{}}" if dtype.is_complex else f"static_cast<{cpp}>(0)"
-        return f"{self._bounds(load.mask, printer)} ? {value} : {empty}"
+        return f"{' && '.join(tests)} ? {value} : {empty}"
+
+    def _needs_inside(self, printer: Callable[[Size], str]) -> bool:
+        """Whether what is printed may lie outside of the row."""
+        return self.edges and printer is self.at_lane
 
     def _position(self, position: Position, index: str, printer: Callable[[Size], str]) -> str:
         extent = self.arguments.name(position.extent)
         value = f"mdf::position<{self.index}>({index}, {extent})"
-        if not position.mask:
-            return value
-        return f"{self._bounds(position.mask, printer)} ? {value} : {self.index}(0)"
+        tests = [self._bounds(position.mask, printer)] if position.mask else []
+        tests += ["inside"] if self._needs_inside(printer) else []
+        return f"{' && '.join(tests)} ? {value} : {self.index}(0)" if tests else value
 
     def _bounds(self, bounds: tuple[Bound, ...], printer: Callable[[Size], str]) -> str:
         tests = []

@@ -44,6 +44,7 @@ class ClusterWriter(RowsWriter):
             self.top.add(f"const {self.index} {name} = {flat(value)};")
         self.top.add("const mdf::i32 lane = threadIdx.x;")
         self.body.row_statements(self.top, 0)
+        self._declare_shift()
 
     def _blocks(self) -> Size:
         return product(a.extent for a in self.plan.rows) * self.cluster

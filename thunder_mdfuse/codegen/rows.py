@@ -24,7 +24,6 @@ from thunder_mdfuse.schedule.launch import (
 )
 from thunder_mdfuse.schedule.plan import Instr, KernelPlan, Load, Store
 
-
 # How many vectors of a long row a thread has in flight: with 2048 threads an SM 16 bytes each are
 # 32 KB, and 45 are wanted.
 FEW_AT_ONCE = 4
@@ -62,6 +61,16 @@ class RowsWriter(KernelWriter):
         else:
             self.take_row()
         self.enter_row()
+        self._declare_shift()
+
+    def _declare_shift(self) -> None:
+        """How many elements before the row its first vector begins."""
+        if self.launch.shift is not None:
+            names = {a.name: a.name for a in self.plan.rows} | {
+                symbol: f"v{at}" for symbol, at in self.plan.positions.items()
+            }
+            shift = IndexPrinter(self.arguments, names)(self.launch.shift)
+            self.top.add(f"const {self.index} shift = {shift};")
 
     def _declare_scratch(self) -> None:
         every = [Accumulator(self.plan, n) for n, _ in self._reductions()]
@@ -206,7 +215,9 @@ class RowsWriter(KernelWriter):
         vector, threads = self.launch.vector, self.launch.threads
         if self.plan.family != "pointwise":
             step = f"(part * {self.launch.items} + t)" if self.shares_rows else self._wide("t")
-            loop.add(f"const {self.index} c = ({step} * {self.launch.group} + lane) * {vector};")
+            begin = " - shift" if self.launch.shift is not None else ""
+            first = f"({step} * {self.launch.group} + lane) * {vector}{begin}"
+            loop.add(f"const {self.index} c = {first};")
         else:
             block = f"(static_cast<{self.index}>(blockIdx.x) * {self.launch.items} + t)"
             loop.add(f"const {self.index} c = ({block} * {threads} + threadIdx.x) * {vector};")

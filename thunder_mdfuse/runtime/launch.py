@@ -156,6 +156,10 @@ def _allocations(plan: KernelPlan, tensors: Sequence[torch.Tensor]) -> list[Allo
     for i, (buffer, tensor) in enumerate(zip(plan.buffers, tensors, strict=True)):
         fresh = buffer.fresh or buffer.space == "workspace"
         address, nbytes = tensor.data_ptr(), _reach(tensor)
+        if not fresh and nbytes:
+            # A vector across two 16-byte pieces of memory reads both whole.
+            before = min(address % 16, address - tensor.untyped_storage().data_ptr())
+            address, nbytes = address - before, nbytes + before
         if fresh:
             poison(address, nbytes)
         what = f"updated {buffer.value}" if buffer.updated else str(buffer.value)

@@ -28,7 +28,7 @@ from thunder_mdfuse.schedule.plan import (
 )
 from thunder_mdfuse.schedule.precision import cheapened, relaxed
 from thunder_mdfuse.schedule.target import Target
-from thunder_mdfuse.schedule.vectorize import WIDEST, vectorized
+from thunder_mdfuse.schedule.vectorize import WIDEST, shifted, vectorized
 
 LAUNCHES = {
     "pointwise": rules.pointwise,
@@ -73,8 +73,11 @@ def _laid_out(
     widest = WIDEST if all(s.mode == "set" for s in plan.stores) else 1
 
     def launched(plan: KernelPlan) -> KernelPlan:
-        plan, width = vectorized(plan, decide, alignments, widest)
-        return replace(plan, launch=LAUNCHES[plan.family](plan, width, decide, target))
+        found = shifted(plan, decide, alignments) if widest == WIDEST else None
+        across = plan.family == "pointwise"
+        plan, width = found or vectorized(plan, decide, alignments, widest, across=across)
+        launch = LAUNCHES[plan.family](plan, width, decide, target)
+        return replace(plan, launch=replace(launch, shift=plan.launch.shift))
 
     if plan.family != "row":
         return launched(plan)

@@ -9,7 +9,7 @@ through distributed shared memory, so that each part of a row is read once howev
 from dataclasses import replace
 
 from thunder_mdfuse.ir.decide import Decider
-from thunder_mdfuse.ir.sizes import Size, ceildiv, product
+from thunder_mdfuse.ir.sizes import Size, product
 from thunder_mdfuse.schedule import launch as rules
 from thunder_mdfuse.schedule.plan import KernelPlan, Launch
 from thunder_mdfuse.schedule.target import Target
@@ -31,7 +31,7 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
     alone = rules.row(plan, width, decide, target)
     if alone.hold != "none" or any(b.space != "global" for b in plan.buffers):
         return alone
-    vectors = ceildiv(product(a.extent for a in plan.columns), width)
+    vectors = rules.covering(plan, width)
     held = sum(width * plan.buffers[x.buffer].dtype.itemsize for x in rules.held_loads(plan))
     clusters = [n for n in CLUSTERS if n <= target.max_cluster]
     tries = [(n, CLUSTER_BYTES, "registers") for n in clusters]
@@ -43,7 +43,7 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
         if items and (hold == "shared" or items <= rules.MOST_UNROLLED):
             found = Launch(CLUSTER_THREADS, width, items, CLUSTER_THREADS, hold=hold)
             whole = product(a.extent for a in plan.columns)
-            exact = decide.divides(width, whole)
+            exact = plan.launch.shift is None and decide.divides(width, whole)
             exact = exact and decide.equal(vectors, items * cluster * CLUSTER_THREADS)
             return replace(found, cluster=cluster, exact=exact)
     return alone

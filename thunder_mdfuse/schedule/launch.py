@@ -66,7 +66,7 @@ def pointwise(plan: KernelPlan, width: int, decide: Decider, target: Target) -> 
     loaded = sum(
         width * plan.buffers[i.detail.buffer].dtype.itemsize
         for i in plan.body
-        if isinstance(i.detail, Load) and i.detail.access == "vector"
+        if isinstance(i.detail, Load) and i.detail.access in ("vector", "across")
     )
     items = 1
     total = product(a.extent for a in plan.columns)
@@ -83,8 +83,7 @@ def pointwise(plan: KernelPlan, width: int, decide: Decider, target: Target) -> 
 
 def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch:
     """The launch of a row kernel: the first rule that the row fits, and where to hold the row."""
-    length = product(a.extent for a in plan.columns)
-    vectors = ceildiv(length, width)
+    length, vectors = product(a.extent for a in plan.columns), covering(plan, width)
     if _worth_sharing(plan, vectors, decide, target):
         parts = ceildiv(vectors, PART_THREADS * PART_ITEMS)
         return Launch(
@@ -95,9 +94,12 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
     while decide.less(rule.group * items, vectors):
         items += 1 if items < 8 else items
     # Asked last, because a yes is a guard: the plan is for rows of this length only.
-    exact = rule.group == rule.threads and decide.divides(width, length)
+    exact = rule.group == rule.threads and plan.launch.shift is None
+    exact = exact and decide.divides(width, length)
     exact = exact and decide.equal(vectors, rule.group * items)
     held = sum(width * plan.buffers[x.buffer].dtype.itemsize for x in held_loads(plan)) * items
+    # Vectors across pieces of memory take more registers than that many blocks leave.
+    few = held <= BLOCKS_HELD_BYTES and plan.launch.shift is None
     return Launch(
         rule.threads,
         width,
@@ -105,8 +107,14 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
         rule.group,
         exact,
         _hold(held, items, rule, target),
-        blocks=rule.blocks if held <= BLOCKS_HELD_BYTES else 0,
+        blocks=rule.blocks if few else 0,
     )
+
+
+def covering(plan: KernelPlan, width: int) -> Size:
+    """How many vectors cover a row, wherever it begins."""
+    length = product(a.extent for a in plan.columns)
+    return ceildiv(length if plan.launch.shift is None else length + (width - 1), width)
 
 
 def _worth_sharing(plan: KernelPlan, vectors: Size, decide: Decider, target: Target) -> bool:
@@ -141,7 +149,7 @@ def held_instructions(plan: KernelPlan) -> list[int]:
     """The instructions of ``held_loads``; of a flat kernel with many items all vector loads."""
     if plan.family == "pointwise":
         many = plan.launch.items > 1
-        return [n for n in sorted(needed_in(plan, 0)) if many and _is_vector(plan, n)]
+        return [n for n in sorted(needed_in(plan, 0)) if many and plan.is_vector(n)]
     columns = {a.name for a in plan.columns}
     uses: dict[int, set[int]] = {}
     for phase in range(plan.phases):
@@ -149,12 +157,7 @@ def held_instructions(plan: KernelPlan) -> list[int]:
             instr = plan.body[at]
             if isinstance(instr.detail, Load) and instr.depends & columns:
                 uses.setdefault(at, set()).add(phase)
-    return [at for at, phases in sorted(uses.items()) if len(phases) > 1 and _is_vector(plan, at)]
-
-
-def _is_vector(plan: KernelPlan, at: int) -> bool:
-    detail = plan.body[at].detail
-    return isinstance(detail, Load) and detail.access == "vector"
+    return [at for at, phases in sorted(uses.items()) if len(phases) > 1 and plan.is_vector(at)]
 
 
 def needed_in(plan: KernelPlan, phase: int, known: Container[int] = ()) -> set[int]:

@@ -80,8 +80,9 @@ class Load:
     """Reads element ``offset`` of buffer number ``buffer`` where all ``mask`` hold, else gives 0.
 
     ``access`` is set by vectorization: ``vector`` (consecutive along the innermost axis),
-    ``broadcast`` (the same for a whole vector), ``lane`` (one element at a time) or ``staged``
-    (through a tile of shared memory).
+    ``across`` (the same from an address that is no multiple of the access), ``broadcast`` (the same
+    for a whole vector), ``lane`` (one element at a time) or ``staged`` (through a tile of shared
+    memory).
     """
 
     buffer: int
@@ -253,7 +254,9 @@ class Launch:
     * vector is the row's length, so no bounds are needed. ``hold``: where a row lives between
     phases (``registers``, ``shared``, or ``none``: it is read again). ``parts``: how many blocks
     share a row; ``cluster``: the same for blocks of one cluster, which hold it together.
-    ``ragged``: vectors do not divide a flat domain, some elements are left over. Family
+    ``ragged``: vectors do not divide a flat domain, some elements are left over. ``shift``: how
+    many elements before a row its first vector begins, where rows begin anywhere in memory; the
+    first and the last vector of a row then have some of their elements outside of it. Family
     ``outer``: ``across`` threads of a block lie side by side over the rows, each with a vector of
     them, and each part walks ``chunk`` columns.
     """
@@ -269,6 +272,7 @@ class Launch:
     parts: Size = 1
     cluster: int = 1
     ragged: bool = False
+    shift: Size | None = None
     outer: Outer | None = None
     across: int = 0
     chunk: Size = 0
@@ -295,6 +299,11 @@ class KernelPlan:
         """The axis that vectors lie along; None where there is none."""
         axes = self.rows if self.family == "outer" else self.columns
         return axes[-1] if axes else None
+
+    def is_vector(self, at: int) -> bool:
+        """Whether instruction ``at`` loads consecutive elements, a vector at a time."""
+        detail = self.body[at].detail
+        return isinstance(detail, Load) and detail.access in ("vector", "across")
 
     @property
     def phases(self) -> int:

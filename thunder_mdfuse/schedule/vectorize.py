@@ -3,7 +3,8 @@ many.
 
 An access is a *vector* when it steps by one element along the fastest axis and every other step,
 its offset and its pointer are multiples of the vector; a *broadcast* when it does not move along
-that axis; otherwise it goes *lane* by lane. The width is the widest that all candidates allow, else
+that axis; otherwise it goes *lane* by lane. Where memory is aligned otherwise than the rest, loads
+may go *across* its 16-byte pieces. The width is the widest that all candidates allow, else
 the widest that any allows, the rest going lane by lane. What was decided from hints is recorded as
 a guard.
 """
@@ -21,6 +22,9 @@ from thunder_mdfuse.schedule.plan import Bound, Buffer, Draw, Instr, KernelPlan,
 ACCESS_BYTES = 16
 WIDEST = 8
 FRESH_ALIGNMENT = 16
+# Rows of fewer vectors are loaded element by element where they begin anywhere. (Reasoned: two of
+# them are cut.)
+SHORT_ROW = 16
 WORDS = 4  # of a block of the random number generator
 
 
@@ -30,29 +34,26 @@ def vectorized(
     alignments: Mapping[Use, int],
     widest: int = WIDEST,
     leads: Callable[[Size], bool] = lambda offset: True,
+    across: bool = False,
 ) -> tuple[KernelPlan, int]:
     """``plan`` with every access classified, and the width of its vectors (1: none).
 
     ``alignments``: for each input the largest power of two up to 16 that divides its pointer; other
     buffers are fresh and aligned to 16 bytes. ``leads``: whether an access of that offset has a say
-    in the width; the others follow where they can.
+    in the width; the others follow where they can. ``across``: whether loads may go across pieces.
     """
     fast = plan.fast.name if plan.fast is not None else ""
     moving = plan.moving(fast)
     candidates = _candidates(plan, fast, moving)
     leading = {key: found for key, found in candidates.items() if leads(found[1])}
-    width = _width(plan, decide, alignments, leading, widest)
+    width = _width(plan, decide, alignments, leading, widest, across)
     allowed = {
         key
         for key, (buffer, rest) in candidates.items()
         if width > 1 and _fits(buffer, rest, width, decide, alignments, plan)
     }
-    body = tuple(
-        replace(i, detail=_classified(i.detail, moving, n, allowed))
-        if isinstance(i.detail, Load)
-        else i
-        for n, i in enumerate(plan.body)
-    )
+    spanning = {k for k, (buffer, _) in candidates.items() if across and _spans(k, buffer, width)}
+    body = _loads(plan, moving, allowed, spanning - allowed)
     if width % WORDS == 0:
         body = tuple(_drawn_at_once(i, plan, fast, moving, decide) for i in body)
     stores = tuple(
@@ -60,6 +61,59 @@ def vectorized(
         for n, s in enumerate(plan.stores)
     )
     return replace(plan, body=tuple(body), stores=stores), width
+
+
+def shifted(
+    plan: KernelPlan, decide: Decider, alignments: Mapping[Use, int]
+) -> tuple[KernelPlan, int] | None:
+    """``plan`` with vectors that begin where memory's pieces do and not where rows do, and their
+    width; None where ``vectorized`` does as well, or a row is short.
+
+    One access leads, a store if there is one: its vectors are aligned, and those of all that is in
+    step with it. Other loads go across the pieces, other stores element by element.
+    """
+    fast = plan.fast
+    if plan.family != "row" or len(plan.columns) != 1 or fast is None:
+        return None
+    if any(b.space != "global" for b in plan.buffers):
+        return None
+    moving = plan.moving(fast.name)
+    candidates = _candidates(plan, fast.name, moving)
+    aligned = {
+        key: found
+        for key, found in candidates.items()
+        if alignments.get(found[0].value, FRESH_ALIGNMENT) == ACCESS_BYTES
+    }
+    if not aligned:
+        return None
+    width = min(WIDEST, ACCESS_BYTES // min(b.dtype.itemsize for b, _ in candidates.values()))
+    fit = (_fits(b, r, width, decide, alignments, plan) for b, r in candidates.values())
+    if width == 1 or (all(fit) and decide.divides(width, fast.extent)):
+        return None
+    if not decide.less(SHORT_ROW * width, fast.extent):
+        return None
+
+    def importance(key: Key) -> tuple[bool, bool, int]:
+        buffer, rest = aligned[key]
+        return key[0] == "store", bool(sizes.symbols(rest)), buffer.dtype.itemsize
+
+    lead = max(aligned, key=importance)
+    begin = aligned[lead][1]
+
+    def in_step(key: Key) -> bool:
+        apart = sizes.add(aligned[key][1], sizes.multiply(-1, begin))
+        return all(decide.divides(width, s) for s in steps(apart, _varying(plan)))
+
+    together = {key for key in aligned if key == lead or in_step(key)}
+    across = {key for key, (buffer, _) in candidates.items() if _spans(key, buffer, width)}
+    body = _loads(plan, moving, together, across - together)
+    stores = tuple(
+        replace(s, access=_access(s.offset, moving, ("store", n), together, ()))
+        for n, s in enumerate(plan.stores)
+    )
+    shift = sizes.mod(begin, width)
+    launch = replace(plan.launch, shift=shift)
+    return replace(plan, body=body, stores=stores, launch=launch), width
 
 
 def _drawn_at_once(
@@ -91,7 +145,7 @@ def whole_loads(plan: KernelPlan, width: int) -> set[int]:
     for at, instr in enumerate(plan.body):
         if isinstance(instr.detail, Load):
             single = width == 1 and not instr.args and at not in looked_up
-            if single or instr.detail.access in ("vector", "staged"):
+            if single or plan.is_vector(at) or instr.detail.access == "staged":
                 found.add(at)
     return found
 
@@ -120,9 +174,23 @@ def _candidates(plan: KernelPlan, fast: str, moving: set[str]) -> dict[Key, tupl
     return found
 
 
-def _classified(load: Load, moving: set[str], n: int, allowed: set[Key]) -> Load:
-    access = _access(load.offset, moving, ("load", n), allowed, load.mask)
-    return replace(load, access=access)
+def _spans(key: Key, buffer: Buffer, width: int) -> bool:
+    """Whether the access is a load of whole pieces of memory, which may lie across them."""
+    return key[0] == "load" and width * buffer.dtype.itemsize >= ACCESS_BYTES
+
+
+def _loads(
+    plan: KernelPlan, moving: set[str], allowed: set[Key], across: set[Key]
+) -> tuple[Instr, ...]:
+    """The body with every load classified."""
+    body = list(plan.body)
+    for n, instr in enumerate(body):
+        load = instr.detail
+        if isinstance(load, Load):
+            access = _access(load.offset, moving, ("load", n), allowed, load.mask)
+            access = "across" if ("load", n) in across else access
+            body[n] = replace(instr, detail=replace(load, access=access))
+    return tuple(body)
 
 
 def _moves(mask: tuple[Bound, ...], moving: set[str]) -> bool:
@@ -144,6 +212,7 @@ def _width(
     alignments: Mapping[Use, int],
     candidates: dict[Key, tuple[Buffer, Size]],
     widest: int,
+    across: bool,
 ) -> int:
     if not candidates or plan.fast is None:
         return 1
@@ -158,7 +227,11 @@ def _width(
         width //= 2
     for every in (True, False):
         for width in widths:
-            fit = [_fits(b, r, width, decide, alignments, plan) for b, r in candidates.values()]
+            fit = [
+                _fits(b, r, width, decide, alignments, plan)
+                or (every and across and _spans(key, b, width))
+                for key, (b, r) in candidates.items()
+            ]
             if all(fit) if every else any(fit):
                 return width
     return 1

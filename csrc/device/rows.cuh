@@ -1,0 +1,77 @@
+// Vectors of rows that begin anywhere in memory: those that the ends of a row cut, and those that
+// no single access reads.
+//
+// `place` is where along its row a vector begins, `extent` where the row ends. Elements outside of
+// [0, extent) are neither read nor written; a load gives zero bits for them.
+#pragma once
+
+#include "memory.cuh"
+
+namespace mdf {
+
+template <int V, class P, class I>
+MDF_DEVICE Vec<Element<P>, V> load_edge(P p, I i, I place, I extent MDF_SITE) {
+  Vec<Element<P>, V> out{};
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    if (place + j >= 0 && place + j < extent) out.v[j] = load1(p, i + j MDF_PASS);
+  }
+  return out;
+}
+// The address of element i is a multiple of min(16, V * sizeof(T)), as for load and store.
+template <int V, class P, class I>
+MDF_DEVICE Vec<Element<P>, V> load_within(P p, I i, I place, I extent MDF_SITE) {
+  if (place >= 0 && place + V <= extent) return load<V>(p, i MDF_PASS);
+  return load_edge<V>(p, i, place, extent MDF_PASS);
+}
+template <int V, class P, class I>
+MDF_DEVICE void store_within(P p, I i, const Vec<Element<P>, V>& value, I place, I extent MDF_SITE) {
+  if (place >= 0 && place + V <= extent) {
+    store<V>(p, i, value MDF_PASS);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    if (place + j >= 0 && place + j < extent) store1(p, i + j, value.v[j] MDF_PASS);
+  }
+}
+
+// The vector at any address, from the 16-byte pieces of memory that it lies in. The piece after it
+// has to be memory of the row too.
+template <int V, class T, class I>
+MDF_DEVICE Vec<T, V> load_pieces(const T* p, I i MDF_SITE) {
+  constexpr int WORDS = int(sizeof(T)) * V / 4;
+  static_assert(WORDS % 4 == 0, "a vector of whole pieces");
+  const u64 address = u64(p) + u64(i64(i)) * sizeof(T);
+  const u32* pieces = reinterpret_cast<const u32*>(address & ~u64(15));
+  const u32 past = u32(address & 15);
+  u32 w[WORDS + 4];
+#pragma unroll
+  for (int k = 0; k < WORDS + 4; k += 4) {
+    const Vec<u32, 4> piece = load<4>(pieces, i32(k) MDF_PASS);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) w[k + n] = piece.v[n];
+  }
+  if constexpr (sizeof(T) <= 8) {
+#pragma unroll
+    for (int k = 0; k < WORDS + 2; ++k) w[k] = past & 8 ? w[k + 2] : w[k];
+  }
+  if constexpr (sizeof(T) <= 4) {
+#pragma unroll
+    for (int k = 0; k < WORDS + 1; ++k) w[k] = past & 4 ? w[k + 1] : w[k];
+  }
+  if constexpr (sizeof(T) <= 2) {
+#pragma unroll
+    for (int k = 0; k < WORDS; ++k) w[k] = hw::funnel_right(w[k], w[k + 1], (past & 3) * 8);
+  }
+  Vec<T, V> out;
+  memcpy(&out, w, sizeof(out));
+  return out;
+}
+template <int V, class T, class I>
+MDF_DEVICE Vec<T, V> load_across(const T* p, I i, I place, I extent MDF_SITE) {
+  if (place >= 0 && place + 2 * V <= extent) return load_pieces<V>(p, i MDF_PASS);
+  return load_edge<V>(p, i, place, extent MDF_PASS);
+}
+
+}  // namespace mdf
