@@ -24,6 +24,24 @@ MDF_DEVICE float float_of_e4m3(u8 x) {
   return hw::float_of(hw::bits_of(scaled) | sign);
 }
 
+// sm_89 has an instruction for pairs. It saturates, so what rounds above the largest is put right.
+#if !defined(MDF_EMULATOR) && __CUDA_ARCH__ >= 890
+MDF_DEVICE u8 e5m2_of_float(float v) {
+  u16 pair;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(v));
+  const u32 bits = hw::bits_of(v);
+  const u32 sign = (bits >> 24) & 0x80u;
+  const u32 x = bits & 0x7FFFFFFFu;
+  const u32 large = x > 0x7F800000u ? 0x7Fu : 0x7Cu;
+  return u8(x >= 0x47700000u ? sign | large : u32(pair));
+}
+MDF_DEVICE u8 e4m3_of_float(float v) {
+  u16 pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(v));
+  const u32 bits = hw::bits_of(v);
+  return u8((bits & 0x7FFFFFFFu) > 0x43E80000u ? ((bits >> 24) & 0x80u) | 0x7Fu : u32(pair));
+}
+#else
 MDF_DEVICE u8 e5m2_of_float(float v) {
   const u32 bits = hw::bits_of(v);
   const u8 sign = u8((bits >> 24) & 0x80u);
@@ -52,6 +70,7 @@ MDF_DEVICE u8 e4m3_of_float(float v) {
   const u32 odd = (x >> 20) & 1u;
   return u8(sign | ((x - 0x3C000000u + 0x7FFFFu + odd) >> 20));
 }
+#endif
 
 template <class To>
 MDF_DEVICE To integer_of_float(float v) {

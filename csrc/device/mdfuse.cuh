@@ -34,10 +34,10 @@
 //   load_acquire_sys(p, i), store_release_sys(p, i, v)           u32 flags
 //   Generated text must not index a global pointer itself (p[i]): nothing would check it.
 //
-// ROWS THAT BEGIN ANYWHERE (rows.cuh): the vector at place of a row that ends at extent
-//   load_within<V>(p, i, place, extent), store_within<V>(p, i, vec, place, extent)   aligned
-//   load_across<V>(p, i, place, extent)   any address, global, V * sizeof(T) a multiple of 16
-//   What lies outside of the row is not read (zero) and not written.
+// ROWS THAT BEGIN ANYWHERE (rows.cuh)
+//   load_within<V>(p, i, reach)           aligned; zero for what is outside of p[0, reach)
+//   load_across<V>(p, i, reach)           any address, global, V * sizeof(T) a multiple of 16
+//   store_within<V>(p, i, vec, place, extent)   aligned; writes what lies in place [0, extent)
 //
 // GATHER AND SCATTER (scatter.cuh)
 //   position<I>(index, extent) -> I   any integer; one outside of [0, extent) ends the launch
@@ -75,8 +75,8 @@
 //   identities<OP, T, V>() -> Vec<T, V>
 //   Indexed<T>{value, index}, Indexed32<T> for ArgMax, ArgMin
 //   Welford<T>{mean, m2, count}, welford_push(w, x)
-//   SumExp<T>{high, sum}, SumExpMerge, sum_exp_push<LOOSE>(a, x), sum_exp_of(a) -> sum of
-//     exp(x - amax x), sum_exp_finite_of(a) -> the same with 0 for an infinite amax (online.cuh)
+//   SumExp<T>{high, sum}, SumExpMerge, sum_exp_push(a, vec); sum_exp_of(a) -> the sum of
+//     exp(x - amax x); a.sum is the same with 0 for an infinite amax (online.cuh)
 //
 // SCANS (scan.cuh): OP is Sum Prod Max Min, or any associative struct as above
 //   group_scan<OP, GROUP, THREADS>(vec, carry, scratch) -> Vec   running combination along a group

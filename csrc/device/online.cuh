@@ -17,21 +17,23 @@ struct SumExp {
   T sum;
 };
 
-MDF_DEVICE float loosely_exp(float x) { return loose_exp(x); }
-MDF_DEVICE double loosely_exp(double x) { return exp(x); }
+// A cheap exponential will do, also for a sum that is kept in f32: it is off by 2^-22 of a term, and
+// a term is at most one of a sum that is at least one.
+MDF_DEVICE float term_exp(float x) { return loose_exp(x); }
+MDF_DEVICE double term_exp(double x) { return exp(x); }
 
-// One more value, at the price of one exponential. A NaN stays in the sum.
-template <bool LOOSE, class T>
-MDF_DEVICE SumExp<T> sum_exp_push(SumExp<T> a, T x) {
-  // Of two equal infinities too.
-  const T step = x == a.high ? T(0) : x - a.high;
-  T scale;
-  if constexpr (LOOSE) scale = loosely_exp(-abs(step));
-  else scale = exp(-abs(step));
-  const bool higher = x > a.high;
-  const T sum = higher ? a.sum * scale + T(1) : a.sum + scale;
-  // -inf adds nothing, also to nothing.
-  return SumExp<T>{higher ? x : a.high, x == -infinity<T>() ? a.sum : sum};
+// V more values; -inf adds nothing. A NaN stays in the sum.
+template <int V, class T>
+MDF_DEVICE SumExp<T> sum_exp_push(SumExp<T> a, const Vec<T, V>& x) {
+  T high = a.high;
+#pragma unroll
+  for (int j = 0; j < V; ++j) high = x.v[j] > high ? x.v[j] : high;
+  // Infinity is not subtracted from itself: a sum that has seen it is infinite.
+  const T base = isinf(high) ? T(0) : high;
+  T sum = a.sum * (a.high == high ? T(1) : exp(a.high - high));
+#pragma unroll
+  for (int j = 0; j < V; ++j) sum += term_exp(x.v[j] - base);
+  return SumExp<T>{high, sum};
 }
 struct SumExpMerge {
   template <class A>
@@ -51,11 +53,6 @@ struct SumExpMerge {
 template <class T>
 MDF_DEVICE T sum_exp_of(SumExp<T> a) {
   return a.high == infinity<T>() || a.sum == T(0) ? nan<T>() : a.sum;
-}
-// The same with 0 in the place of an infinite amax(x).
-template <class T>
-MDF_DEVICE T sum_exp_finite_of(SumExp<T> a) {
-  return a.high == infinity<T>() && a.sum == a.sum ? a.high : a.sum;
 }
 
 }  // namespace mdf

@@ -1,28 +1,30 @@
-// Vectors of rows that begin anywhere in memory: those that the ends of a row cut, and those that
-// no single access reads.
+// Vectors of rows that begin anywhere in memory: those that the ends of a row cut, and those that no
+// single access reads.
 //
-// `place` is where along its row a vector begins, `extent` where the row ends. Elements outside of
-// [0, extent) are neither read nor written; a load gives zero bits for them.
+// A load may give elements that are next to the row, but reads nothing outside of the `reach`
+// elements that the tensor's memory has; a store writes nothing outside of the row. `place` is where
+// along its row a vector begins, `extent` where the row ends.
 #pragma once
 
 #include "memory.cuh"
 
 namespace mdf {
 
+// Element by element; zero bits for what there is none of.
 template <int V, class P, class I>
-MDF_DEVICE Vec<Element<P>, V> load_edge(P p, I i, I place, I extent MDF_SITE) {
+MDF_DEVICE Vec<Element<P>, V> load_edge(P p, I i, I reach MDF_SITE) {
   Vec<Element<P>, V> out{};
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    if (place + j >= 0 && place + j < extent) out.v[j] = load1(p, i + j MDF_PASS);
+    if (i + j >= 0 && i + j < reach) out.v[j] = load1(p, i + j MDF_PASS);
   }
   return out;
 }
 // The address of element i is a multiple of min(16, V * sizeof(T)), as for load and store.
 template <int V, class P, class I>
-MDF_DEVICE Vec<Element<P>, V> load_within(P p, I i, I place, I extent MDF_SITE) {
-  if (place >= 0 && place + V <= extent) return load<V>(p, i MDF_PASS);
-  return load_edge<V>(p, i, place, extent MDF_PASS);
+MDF_DEVICE Vec<Element<P>, V> load_within(P p, I i, I reach MDF_SITE) {
+  if (i >= 0 && i + V <= reach) return load<V>(p, i MDF_PASS);
+  return load_edge<V>(p, i, reach MDF_PASS);
 }
 template <int V, class P, class I>
 MDF_DEVICE void store_within(P p, I i, const Vec<Element<P>, V>& value, I place, I extent MDF_SITE) {
@@ -36,8 +38,8 @@ MDF_DEVICE void store_within(P p, I i, const Vec<Element<P>, V>& value, I place,
   }
 }
 
-// The vector at any address, from the 16-byte pieces of memory that it lies in. The piece after it
-// has to be memory of the row too.
+// The vector at any address, from the 16-byte pieces of memory that it lies in. All of the piece
+// after it has to be the tensor's memory too.
 template <int V, class T, class I>
 MDF_DEVICE Vec<T, V> load_pieces(const T* p, I i MDF_SITE) {
   constexpr int WORDS = int(sizeof(T)) * V / 4;
@@ -69,9 +71,10 @@ MDF_DEVICE Vec<T, V> load_pieces(const T* p, I i MDF_SITE) {
   return out;
 }
 template <int V, class T, class I>
-MDF_DEVICE Vec<T, V> load_across(const T* p, I i, I place, I extent MDF_SITE) {
-  if (place >= 0 && place + 2 * V <= extent) return load_pieces<V>(p, i MDF_PASS);
-  return load_edge<V>(p, i, place, extent MDF_PASS);
+MDF_DEVICE Vec<T, V> load_across(const T* p, I i, I reach MDF_SITE) {
+  constexpr int PIECE = 16 / int(sizeof(T));
+  if (i >= 0 && i + V + PIECE <= reach) return load_pieces<V>(p, i MDF_PASS);
+  return load_edge<V>(p, i, reach MDF_PASS);
 }
 
 }  // namespace mdf

@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 
-from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor
+from thunder_mdfuse.codegen.exprs import CPP_TYPES, functor, literal
 from thunder_mdfuse.schedule.plan import KernelPlan
 
 
 @dataclass(frozen=True)
 class _Running:
     """An accumulator of ``csrc/device``: its struct, that one's fields, how two are merged, how a
-    value is added and what it comes to.
+    value is added and what it comes to. ``filler``: where a whole vector is added at once, what
+    stands in it for an element that is none.
     """
 
     struct: str
@@ -17,12 +18,13 @@ class _Running:
     merge: str
     push: str
     outcome: str
+    filler: str = ""
 
 
-_SUM_EXP = ("SumExp", ("high", "sum"), "SumExpMerge", "sum_exp_push<{loose}>")
+_SUM_EXP = ("SumExp", ("high", "sum"), "SumExpMerge", "sum_exp_push")
 _RUNNING = {
-    "reduce_sum_exp": _Running(*_SUM_EXP, "mdf::sum_exp_of({0})"),
-    "reduce_sum_exp_finite": _Running(*_SUM_EXP, "mdf::sum_exp_finite_of({0})"),
+    "reduce_sum_exp": _Running(*_SUM_EXP, "mdf::sum_exp_of({0})", "lowest"),
+    "reduce_sum_exp_finite": _Running(*_SUM_EXP, "{0}.sum", "lowest"),
     "reduce_squares": _Running(
         "Welford", ("mean", "m2", "count"), "WelfordMerge", "welford_push", "{0}.m2"
     ),
@@ -37,9 +39,9 @@ class Accumulator:
         value = plan.body[instr.args[0]] if instr.is_arg_reduction else instr
         self.name = f"a{n}"
         self.paired = instr.is_arg_reduction
-        self.loose = "true" if instr.loose else "false"
+        self.number = value.dtype.compute
         self.index = "mdf::i64" if plan.launch.wide_index else "mdf::i32"
-        number = CPP_TYPES[value.dtype.compute]
+        number = CPP_TYPES[self.number]
         kind = ""
         self.running = _RUNNING.get(instr.op)
         if self.running is not None:
@@ -59,11 +61,18 @@ class Accumulator:
         """What nothing was added to yet."""
         return f"{self.functor}::identity<{self.cpp}>()"
 
+    @property
+    def filler(self) -> str:
+        """What adds nothing to a vector that is added at once; empty: values come one by one."""
+        text = "" if self.running is None else self.running.filler
+        return literal(text, self.number) if text else ""
+
     def pushed(self, accumulator: str, value: str, place: str) -> str:
-        """The accumulator after one more value, that of element ``place`` of the row."""
+        """The accumulator after one more value (or vector, where it has a ``filler``), that of
+        element ``place`` of the row.
+        """
         if self.running is not None:
-            push = self.running.push.format(loose=self.loose)
-            return f"mdf::{push}({accumulator}, {value})"
+            return f"mdf::{self.running.push}({accumulator}, {value})"
         if self.paired:
             value = self.of([value, place])
         return f"{self.functor}::apply({accumulator}, {value})"

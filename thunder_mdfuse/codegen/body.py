@@ -82,7 +82,8 @@ class BodyWriter:
         value = f"mdf::load<{vector}>(b{load.buffer}, {offset})"
         if vector > 1 and (self.edges or load.access == "across"):
             function = "load_across" if load.access == "across" else "load_within"
-            value = f"mdf::{function}<{vector}>(b{load.buffer}, {offset}, {self._place()})"
+            reach = self.arguments.name(load.reach)
+            value = f"mdf::{function}<{vector}>(b{load.buffer}, {offset}, {reach})"
         if mailbox.is_mailbox(buffer):
             count = self.arguments.name(buffer.extent)
             value = mailbox.gather(block, f"b{load.buffer}", buffer, count, vector, offset)
@@ -126,6 +127,8 @@ class BodyWriter:
         for at in needed:
             if self._is_drawn_at_once(at):
                 block.add(f"const auto u{at} = {self._words(at)};")
+        at_once = [n for n in reductions if self._is_added_at_once(n)]
+        self._declare_added(block, at_once)
         lanes = self._lanes(block, stores)
         for at in needed:
             if at in whole:
@@ -135,8 +138,24 @@ class BodyWriter:
             else:
                 self._declare(lanes, at, self.at_lane)
         for n in reductions:
-            self._accumulate(lanes.open("if (inside)") if self.edges else lanes, n)
+            self._accumulate(lanes, n)
+        self._add(block, at_once)
         self._stores(block, lanes, stores, guard)
+
+    def _declare_added(self, block: Block, at_once: list[int]) -> None:
+        """The vectors that are ``_add``ed to their reductions."""
+        for n in at_once:
+            cpp = CPP_TYPES[Accumulator(self.plan, n).number]
+            block.add(f"mdf::Vec<{cpp}, {self.plan.launch.vector}> r{n};")
+
+    def _add(self, block: Block, at_once: list[int]) -> None:
+        for n in at_once:
+            block.add(f"a{n} = {Accumulator(self.plan, n).pushed(f'a{n}', f'r{n}', '')};")
+
+    def _is_added_at_once(self, n: int) -> bool:
+        """Whether the elements of a vector are added to reduction ``n`` together."""
+        scan = self.plan.body[n].op.startswith("scan_")
+        return not scan and bool(Accumulator(self.plan, n).filler)
 
     def _place(self) -> str:
         """Where along the fast axis a vector begins, and where that axis ends."""
@@ -207,13 +226,20 @@ class BodyWriter:
         return "j" if self.plan.launch.vector > 1 else "0"
 
     def _accumulate(self, block: Block, n: int) -> None:
+        """Add the element that the lane loop ``block`` has to reduction or scan ``n``."""
         instr = self.plan.body[n]
+        value, slot = self._value(instr.args[0]), f"r{n}.v[{self._slot()}]"
         if instr.op.startswith("scan_"):
-            block.add(f"r{n}.v[{self._slot()}] = {self._value(instr.args[0])};")
+            block.add(f"{slot} = {value};")
             return
-        mine, value = self._accumulator(n), self._value(instr.args[0])
+        whole, mine = Accumulator(self.plan, n), self._accumulator(n)
+        if whole.filler:
+            value = f"inside ? {value} : {whole.filler}" if self.edges else value
+            block.add(f"{slot} = {value};")
+            return
         place = self.at_lane(instr.detail.value) if isinstance(instr.detail, Index) else ""
-        block.add(f"{mine} = {Accumulator(self.plan, n).pushed(mine, value, place)};")
+        inner = block.open("if (inside)") if self.edges else block
+        inner.add(f"{mine} = {whole.pushed(mine, value, place)};")
 
     def _accumulator(self, n: int) -> str:
         """What a thread has of reduction ``n`` so far, for the element that the lane loop has."""

@@ -15,6 +15,7 @@ from thunder_mdfuse.schedule import inner_outer, ladder, online, outer, scan, tr
 from thunder_mdfuse.schedule import launch as rules
 from thunder_mdfuse.schedule.axes import expressions, merged, ordered
 from thunder_mdfuse.schedule.group import Group
+from thunder_mdfuse.schedule.lower import Lowering
 from thunder_mdfuse.schedule.plan import (
     Axis,
     Buffer,
@@ -77,7 +78,8 @@ def _laid_out(
         across = plan.family == "pointwise"
         plan, width = found or vectorized(plan, decide, alignments, widest, across=across)
         launch = LAUNCHES[plan.family](plan, width, decide, target)
-        return replace(plan, launch=replace(launch, shift=plan.launch.shift))
+        plan = replace(plan, launch=replace(launch, shift=plan.launch.shift))
+        return _with_reaches(plan, group.lowering)
 
     if plan.family != "row":
         return launched(plan)
@@ -110,6 +112,23 @@ class _LengthOf:
             return False
         node = self.fusion.nodes[instr.detail.value.node]
         return isinstance(node.attrs, SizeAttrs) and self.decide.equal(node.attrs.size, self.length)
+
+
+def _with_reaches(plan: KernelPlan, lowering: Lowering) -> KernelPlan:
+    """``plan`` with what is known of the memory beside the elements that vectors are read for."""
+    body = list(plan.body)
+    for at, instr in enumerate(body):
+        load = instr.detail
+        if not isinstance(load, Load) or not plan.is_vector(at):
+            continue
+        if load.access == "across" or plan.launch.shift is not None:
+            base = plan.buffers[load.buffer].value
+            shape, strides = lowering.fusion.tensor(base).shape, lowering.layouts[base].strides
+            reach: Size = 1
+            for extent, stride in zip(shape, strides, strict=True):
+                reach = sizes.add(reach, sizes.multiply(sizes.add(extent, -1), stride))
+            body[at] = replace(instr, detail=replace(load, reach=reach))
+    return replace(plan, body=tuple(body))
 
 
 def _with_workspaces(plan: KernelPlan) -> KernelPlan:
@@ -196,7 +215,8 @@ def _main_strides(plan: KernelPlan, decide: Decider) -> dict[str, int]:
 def _reaches(plan: KernelPlan) -> list[Size]:
     total = sizes.product(a.extent for a in (*plan.rows, *plan.columns))
     walked = [inner_outer.reach(plan)] if plan.family == "inner_outer" else []
-    return [*expressions(plan.body, plan.stores), total, *walked]
+    memory = [i.detail.reach for i in plan.body if isinstance(i.detail, Load)]
+    return [*expressions(plan.body, plan.stores), total, *walked, *memory]
 
 
 def _needs_64_bits(expr: Size, plan: KernelPlan, decide: Decider) -> bool:

@@ -82,13 +82,15 @@ class Load:
     ``access`` is set by vectorization: ``vector`` (consecutive along the innermost axis),
     ``across`` (the same from an address that is no multiple of the access), ``broadcast`` (the same
     for a whole vector), ``lane`` (one element at a time) or ``staged`` (through a tile of shared
-    memory).
+    memory). ``reach``: how many elements from the buffer's first on are surely its memory, where
+    vectors may hold elements that nobody asked for.
     """
 
     buffer: int
     offset: Size
     mask: tuple[Bound, ...] = ()
     access: str = "lane"
+    reach: Size = 0
 
     def __str__(self) -> str:
         masked = f" if {' and '.join(map(str, self.mask))}" if self.mask else ""

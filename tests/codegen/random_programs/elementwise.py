@@ -1,5 +1,6 @@
 """Families of steps that compute: unary, binary, with numbers, comparisons, casts, reductions."""
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 
@@ -74,18 +75,33 @@ WITH_NUMBER = {name: BINARY[name] for name in ("add", "sub", "mul", "div", "pow"
 NUMBERS = (0.5, -1.5, 3.0, 0.1, -0.0, 2.0)
 
 
+QUOTIENTS = ("fmod", "remainder", "floor_div", "trunc_div")
 # Of these the divisor is the last operand.
-DIVISIONS = ("div", "fmod", "remainder", "floor_div", "trunc_div", "reciprocal")
+DIVISIONS = ("div", "reciprocal", *QUOTIENTS)
 
 
 def _poles(name: str, args: Sequence[Known]) -> torch.Tensor:
-    """Where an interval has a pole or a gap that its ends do not show."""
-    last = args[-1]
+    """Where an interval has a pole, a gap or a point of its own that its ends do not show."""
+    first, last = args[0], args[-1]
+    around_zero = (last.doubt > 0) & (last.value.abs() <= last.doubt)
+    if name == "logical_not":
+        return around_zero
+    if name in ("eq", "ne"):
+        doubt = first.doubt + last.doubt
+        return (doubt > 0) & ((first.value - last.value).abs() <= doubt)
+    if name in QUOTIENTS:
+        ends = [
+            ((first.value + i * first.doubt) / (last.value + j * last.doubt)).floor()
+            for i in (-1, 1)
+            for j in (-1, 1)
+        ]
+        jumps = functools.reduce(torch.logical_or, (e != ends[0] for e in ends))
+        return around_zero | (jumps & (first.doubt + last.doubt > 0))
     if name in DIVISIONS:
-        return (last.doubt > 0) & (last.value.abs() <= last.doubt)
+        return around_zero
     if name == "pow":  # of a negative base only whole powers are numbers
         whole = (last.value - last.doubt).ceil() <= (last.value + last.doubt).floor()
-        return (last.doubt > 0) & whole & (args[0].value - args[0].doubt <= 0)
+        return (last.doubt > 0) & whole & (first.value - first.doubt <= 0)
     return torch.zeros((), dtype=torch.bool)
 
 
@@ -135,7 +151,7 @@ def _binary(a: Known, b: Known, name: str, kind: str) -> Known:
     result = known.elementwise(function, (a, b), function(a.eager, b.eager))
     if name == "copysign":
         return _without_signs_of_nan(result, b)
-    return _without_poles(result, name, (a, b)) if kind == "float" else result
+    return _without_poles(result, name, (a, b)) if a.is_float else result
 
 
 def _draw_binary(rng: random.Random, draft: Draft) -> Step | None:
@@ -192,7 +208,9 @@ def _number(x: Known, name: str, number: float, first: bool) -> Known:
     result = known.elementwise(function, (x,), eager)
     if first and name == "pow":
         result = _without_poles(result, name, (known.exactly(torch.tensor(number)), x))
-    if name in COMPARISONS or x.eager.dtype is torch.float64:
+    if name in COMPARISONS:
+        return _without_poles(result, name, (x, known.exactly(torch.tensor(narrow))))
+    if x.eager.dtype is torch.float64:
         return result
     # Kernels compute in f32, and so with the number's f32.
     single = torch.tensor(number, dtype=torch.float32).double().item()
