@@ -226,3 +226,36 @@ def test_random_rows_that_are_looked_up_have_the_words_of_their_places() -> None
     (found,) = run(text, at, torch.zeros(64))
     words = uniform_numbers((6, 64), torch.float32, 0.0, 1.0, 19, 4)
     assert torch.equal(found, words[at])
+
+
+def test_nothing_is_stored_to_an_empty_tensor() -> None:
+    """Beside a sum, which has an element even then."""
+    text = """
+    global
+    %0 = input(position=0) : f32[s0]
+    %1 = cast(%0; dtype=f16, user=true) : f16[s0]
+    %2 = sum(%0; dims=[0]) : f32[]
+    return %1, %2
+    """
+    for x in (torch.ones(31), torch.empty(0).as_strided((0,), (0,)), torch.empty(2)[::2][:0]):
+        halves, total = run(text, x)
+        assert torch.equal(halves, x.half())
+        assert total.item() == x.numel()
+
+
+def test_random_numbers_beside_the_maxima_of_columns() -> None:
+    text = """
+    global
+    %0 = input(position=0) : bf16[7, 16]
+    %1 = amax(%0; dims=[0]) : bf16[16]
+    %2 = const(value='19', dtype=i64) : i64
+    %3 = const(value='4', dtype=i64) : i64
+    %4 = uniform(%2, %3; shape=[16], dtype=bf16) : bf16[16]
+    %5 = sub(%1, %4) : bf16[16]
+    return %1, %5
+    """
+    x = torch.randn(7, 16).bfloat16()
+    most, less = run(text, x)
+    words = uniform_numbers((16,), torch.bfloat16, 0.0, 1.0, 19, 4)
+    assert torch.equal(most, x.amax(0))
+    assert torch.equal(less, x.amax(0) - words)

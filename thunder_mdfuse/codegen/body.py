@@ -124,9 +124,7 @@ class BodyWriter:
                 self._lane_of_vector(block, at)
             elif at not in first:
                 self._declare(block, at, self.at_vector)
-        for at in needed:
-            if self._is_drawn_at_once(at):
-                block.add(f"const auto u{at} = {self._words(at)};")
+        self.declare_words(block, needed)
         at_once = [n for n in reductions if self._is_added_at_once(n)]
         self._declare_added(block, at_once)
         lanes = self._lanes(block, stores)
@@ -347,6 +345,12 @@ class BodyWriter:
         detail = self.plan.body[at].detail
         vector = self.plan.launch.vector
         return isinstance(detail, Draw) and detail.access == "vector" and vector % WORDS == 0
+
+    def declare_words(self, block: Block, needed: Sequence[int]) -> None:
+        """The random words of the vectors of numbers that are drawn at once."""
+        for at in needed:
+            if self._is_drawn_at_once(at):
+                block.add(f"const auto u{at} = {self._words(at)};")
 
     def _words(self, at: int) -> str:
         """The random words of a vector."""

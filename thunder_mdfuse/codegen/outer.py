@@ -80,6 +80,7 @@ class OuterBody(BodyWriter):
             if self._is_vector_load(n):
                 self.fetch(block, n, f"const auto x{n}")
             block.add(f"mdf::Vec<{self._compute(n)}, {self.plan.launch.vector}> w{n};")
+        self.declare_words(block, lanes)
         inner = self._lanes(block, [])
         for n in lanes:
             vector = self._is_vector_load(n)

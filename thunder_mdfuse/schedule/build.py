@@ -44,7 +44,7 @@ def kernel_plan(
     group: Group, decide: Decider, alignments: Mapping[Use, int], target: Target
 ) -> KernelPlan:
     """The plan of the kernel that computes ``group``'s roots."""
-    plan = _without_empty_loads(_domain(group, decide), group.lowering.fusion, decide)
+    plan = _without_empty_tensors(_domain(group, decide), group.lowering.fusion, decide)
     plan = merged(plan)
     if not group.lowering.round_all:
         plan = cheapened(relaxed(plan))
@@ -180,21 +180,28 @@ def _domain(group: Group, decide: Decider) -> KernelPlan:
     )
 
 
-def _without_empty_loads(plan: KernelPlan, fusion: Fusion, decide: Decider) -> KernelPlan:
-    """``plan`` without loads of tensors that have no element.
+def _without_empty_tensors(plan: KernelPlan, fusion: Fusion, decide: Decider) -> KernelPlan:
+    """``plan`` without loads and stores of tensors that have no element.
 
-    A load that does not vary along a row is made once for the row, even for a row of length 0.
+    One that does not vary along a row is made once for the row, even for a row of length 0.
     """
     if plan.family not in ("row", "inner_outer"):
         return plan
     columns = {a.name for a in plan.columns}
+
+    def is_empty(buffer: int) -> bool:
+        shape = fusion.tensor(plan.buffers[buffer].value).shape
+        return any(decide.equal(size, 0) for size in shape)
+
     body = list(plan.body)
     for at, instr in enumerate(body):
-        if isinstance(instr.detail, Load) and not instr.depends & columns:
-            shape = fusion.tensor(plan.buffers[instr.detail.buffer].value).shape
-            if any(decide.equal(size, 0) for size in shape):
-                body[at] = Instr("const", (), instr.dtype.compute, Const("0"))
-    return replace(plan, body=tuple(body))
+        once = isinstance(instr.detail, Load) and not instr.depends & columns
+        if once and is_empty(instr.detail.buffer):  # type: ignore[union-attr]
+            body[at] = Instr("const", (), instr.dtype.compute, Const("0"))
+    stores = tuple(
+        s for s in plan.stores if sizes.symbols(s.offset) & columns or not is_empty(s.buffer)
+    )
+    return replace(plan, body=tuple(body), stores=stores)
 
 
 def _main_strides(plan: KernelPlan, decide: Decider) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Families of steps that compute: unary, binary, with numbers, comparisons, casts, reductions."""
 
 import functools
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -75,6 +76,7 @@ WITH_NUMBER = {name: BINARY[name] for name in ("add", "sub", "mul", "div", "pow"
 NUMBERS = (0.5, -1.5, 3.0, 0.1, -0.0, 2.0)
 
 
+PERIODS = {"tan": math.pi, "sin": 2 * math.pi, "cos": 2 * math.pi}
 QUOTIENTS = ("fmod", "remainder", "floor_div", "trunc_div")
 # Of these the divisor is the last operand.
 DIVISIONS = ("div", "reciprocal", *QUOTIENTS)
@@ -99,6 +101,12 @@ def _poles(name: str, args: Sequence[Known]) -> torch.Tensor:
         return around_zero | (jumps & (first.doubt + last.doubt > 0))
     if name in DIVISIONS:
         return around_zero
+    if name in PERIODS:  # between two of these is a pole, or all that the function can be
+        low, high = ((last.value + s * last.doubt) / PERIODS[name] for s in (-1, 1))
+        return (last.doubt > 0) & ((low - 0.5).floor() != (high - 0.5).floor())
+    if name == "lgamma":
+        low, high = (last.value - last.doubt).ceil(), (last.value + last.doubt).floor()
+        return (last.doubt > 0) & (low <= high) & (low <= 0)
     if name == "pow":  # of a negative base only whole powers are numbers
         whole = (last.value - last.doubt).ceil() <= (last.value + last.doubt).floor()
         return (last.doubt > 0) & whole & (first.value - first.doubt <= 0)
@@ -118,7 +126,8 @@ def _unary(x: Known, name: str) -> Known:
         jumps = (x.value - x.doubt).floor() != (x.value + x.doubt).floor()
         return known.doubted(result, torch.where(jumps, torch.inf, 0.0))
     if name == "lgamma" and x.is_float:  # near its zeros libraries are off by a part of 1
-        return known.doubted(result, torch.full_like(result.doubt, known.unit(x.eager.dtype)))
+        more = torch.full_like(result.doubt, known.unit(x.eager.dtype))
+        return _without_poles(known.doubted(result, more), name, (x,))
     return _without_poles(result, name, (x,)) if x.is_float else result
 
 
