@@ -19,6 +19,7 @@ PACKAGE = "thunder_mdfuse"
 LAYERS = {
     "errors": 0,
     "knobs": 0,
+    "lru": 0,
     "ir": 1,
     "sharding": 2,
     "schedule": 3,
@@ -42,12 +43,12 @@ LAYERS = {
 # Neighbours of one number that may see each other, one way only (cycles are found below). compile
 # and comm may not: neither is above the other and each must work without it.
 SIBLINGS = (
-    {"errors", "knobs"},
+    {"errors", "knobs", "lru"},
     {"pipeline", "reference"},
     {"executable", "direct", "definition", "multidevice", "repro"},
     {"bench", "demo"},
 )
-STDLIB_ONLY = {"errors", "knobs", "ir"}
+STDLIB_ONLY = {"errors", "knobs", "lru", "ir"}
 NO_DEVICE = {"sharding", "schedule", "codegen"}
 DEVICE_PACKAGES = {"torch", "thunder", "cuda", "triton", "cupy"}
 # What may be absent at run time, and so may be imported where it is used.

@@ -20,12 +20,13 @@ from torch.distributed.tensor import DTensor
 from thunder_mdfuse.direct import inputs as given
 from thunder_mdfuse.direct.calls import Call, copied, flat, text_of
 from thunder_mdfuse.direct.compare import assert_outputs, copied_tensor, evaluated
-from thunder_mdfuse.direct.distributed import Distributed, Sharding
+from thunder_mdfuse.direct.distributed import Distributed, Opened
 from thunder_mdfuse.direct.dtypes import AnyDType, DataType, data_type
 from thunder_mdfuse.direct.ops import Ops, Sched, signature
 from thunder_mdfuse.direct.scope import Scope
 from thunder_mdfuse.direct.table import OPS
 from thunder_mdfuse.direct.values import Number, Scalar, TensorView
+from thunder_mdfuse.direct.view import Sharding
 from thunder_mdfuse.errors import DefinitionError, IRError, ProgramError
 from thunder_mdfuse.executable import Executable, compile_fusion
 from thunder_mdfuse.ir.graph import Fusion
@@ -280,19 +281,33 @@ class FusionDefinition:
                 "the fusion is defined on a device mesh: call it with execute_with_dtensors"
             )
         executable = self.executable
-        values = self._values(inputs, device)
+        values = self._values(self._plain(inputs), device)
         found = executable.run(values)
         return [v for v, (_, target) in zip(found, self._outputs, strict=True) if target is None]
 
-    def _values(self, inputs: Sequence[Any], device: Any) -> list[Any]:
-        """What the program is called with: ``inputs`` on one device, and the sizes among them."""
-        values = list(given.flattened(inputs))
-        if len(values) != len(self._inputs):
-            raise ProgramError(f"the fusion takes {len(self._inputs)} inputs, found {len(values)}")
+    def _values(self, values: list[Any], device: Any) -> list[Any]:
+        """What the program is called with: ``values`` on one device, and the sizes among them."""
         on = given.device_of(values, device)
         values = [v.to(on) if isinstance(v, torch.Tensor) and v.device != on else v for v in values]
         if self._carries:
             values.append(given.carried([values[p] for p in self._scope.sized], on))
+        return values
+
+    def _counted(self, inputs: Sequence[Any]) -> list[Any]:
+        """``inputs`` with lists taken apart, one for each that was defined."""
+        values = list(given.flattened(inputs))
+        if len(values) != len(self._inputs):
+            raise ProgramError(f"the fusion takes {len(self._inputs)} inputs, found {len(values)}")
+        return values
+
+    def _plain(self, inputs: Sequence[Any]) -> list[Any]:
+        """As ``_counted``. Raises ``ProgramError`` for DTensors, which ``execute`` cannot take."""
+        values = self._counted(inputs)
+        if any(isinstance(v, DTensor) for v in values):
+            raise ProgramError(
+                "a DTensor was given to a call on plain tensors; use execute_with_dtensors, or "
+                "give its to_local()"
+            )
         return values
 
     def execute_with_dtensors(self, in_dtensors: Sequence[Any]) -> list[Any]:
@@ -300,27 +315,33 @@ class FusionDefinition:
         replicated) and numbers may stand beside.
 
         Raises ``ProgramError`` for inputs that do not fit, ``DefinitionError`` for DTensors on
-        another mesh, or with other placements, than the definition says.
+        another mesh, or with other placements, than the definition says, ``CommError`` when ranks
+        disagree or do not come.
         """
-        self._define()
         if self._distributed is None:
+            self._define()
             self._finished()
             self._distributed = Distributed(
                 type(self).__name__, self._scope, list(self._meshed), self._outputs, self._carries
             )
-        values = self._values(in_dtensors, None)
-        found = self._distributed.run(self._inputs, values)
+        opened = Opened(self._counted(in_dtensors))
+        found = self._distributed.run(self._inputs, opened, self._values(opened.locals, None))
         return [v for v, (_, target) in zip(found, self._outputs, strict=True) if target is None]
 
     def get_output_shardings(self) -> list[Sharding | None]:
-        """The sharding of each output that the last call on DTensors returned; None for a number.
+        """The sharding of every output in the last call on DTensors, in the order of
+        ``add_output``: also of those written into an input, and of replicated ones. None for a
+        number.
 
-        Raises ``DefinitionError`` before the first such call.
+        Raises ``DefinitionError`` before the first such call, and once its mesh is gone.
         """
         found = None if self._distributed is None else self._distributed.shardings
         if found is None:
-            raise DefinitionError("there are no shardings before a call of execute_with_dtensors")
-        return [s for s, (_, target) in zip(found, self._outputs, strict=True) if target is None]
+            raise DefinitionError(
+                "there are no shardings before a call of execute_with_dtensors, nor after its mesh "
+                "was dropped"
+            )
+        return found
 
     def validate(
         self,
@@ -335,7 +356,7 @@ class FusionDefinition:
         ``AssertionError`` that names the first output that differs.
         """
         executable = self.executable
-        values = self._values(inputs, device)
+        values = self._values(self._plain(inputs), device)
         first, second = ([copied_tensor(v) for v in values] for _ in range(2))
         visible = [i for i, (_, target) in enumerate(self._outputs) if target is None]
         state = torch.get_rng_state()

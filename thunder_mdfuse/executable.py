@@ -1,10 +1,11 @@
 """A fusion that can be called: it specialises itself for the inputs it gets and remembers what it
 made.
 
-Two levels of memory. A *plan* is made for a layout class (strides as expressions of the shape,
-pointer alignments) and holds for all sizes that pass its guards; a *bound program* is a plan with
-every size evaluated. A call whose inputs have been seen before is one dictionary look-up away from
-running.
+``programs`` remembers the executables of a process, so that equal fusions share one; it may forget
+any, which then stays with whoever holds it. An executable has two levels of memory. A *plan* is
+made for a layout class (strides as expressions of the shape, pointer alignments) and holds for all
+sizes that pass its guards; a *bound program* is a plan with every size evaluated. A call whose
+inputs have been seen before is one dictionary look-up away from running.
 """
 
 import threading
@@ -17,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from thunder_mdfuse import knobs, pipeline
 from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.comm.agreement import agree
-from thunder_mdfuse.comm.team import axis_names
+from thunder_mdfuse.comm.team import axis_names, mesh_coordinate
 from thunder_mdfuse.compile.device import current_target, default_target
 from thunder_mdfuse.dump import Dump
 from thunder_mdfuse.errors import ProgramError
@@ -27,6 +28,7 @@ from thunder_mdfuse.ir.graph import Fusion, Use
 from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.text import render, render_node
+from thunder_mdfuse.lru import Lru
 from thunder_mdfuse.reference import run_reference
 from thunder_mdfuse.runtime.binding import bind
 from thunder_mdfuse.runtime.communicate import Communicate
@@ -36,6 +38,7 @@ from thunder_mdfuse.schedule.program import InputClass, ProgramPlan
 
 MOST_ALIGNED = 16
 MOST_ENTRIES = 4096
+MOST_PROGRAMS = 4096
 Key = tuple[object, ...]
 
 
@@ -60,7 +63,6 @@ class Executable:
         self.communicates = any(row(n.op).kind == "start" for n in self.local.nodes)
         self._entries: dict[Key, Entry] = {}
         self._plans: dict[Key, list[tuple[ProgramPlan, list[KernelText]]]] = {}
-        self._agreed: set[Key] = set()
         self._lock = threading.RLock()
         self.last: Entry | None = None
 
@@ -76,10 +78,10 @@ class Executable:
         of the inputs, needed when sizes are symbolic and sharded. Raises ``ProgramError`` for
         inputs that do not fit the fusion, ``CommError`` when ranks disagree.
         """
-        coordinate = None if device_mesh is None else device_mesh.get_coordinate()
-        key = (*map(_input_key, inputs), coordinate and tuple(coordinate), _modes())
+        coordinate = None if device_mesh is None else mesh_coordinate(device_mesh)
+        key = (*map(_input_key, inputs), coordinate, _modes())
         if shapes is not None:
-            key = (*key, tuple(None if s is None else tuple(s) for s in shapes))
+            key = (*key, tuple(map(_shape_key, shapes)))
         entry = self._entries.get(key)
         if entry is None:
             with self._lock:
@@ -88,7 +90,9 @@ class Executable:
                     self._entries.clear()
                 self._entries[key] = entry
         self.last = entry
-        communicate = None if device_mesh is None else Communicate(device_mesh)
+        communicate = None
+        if self.communicates and device_mesh is not None:
+            communicate = Communicate(device_mesh)
         with torch.no_grad():
             if entry.bound is not None:
                 return entry.bound.run(inputs, communicate)
@@ -135,7 +139,7 @@ class Executable:
             raise ProgramError(
                 f"{self.name} has placements on {self.fusion.mesh}; pass the DeviceMesh to run on"
             )
-        coordinate = mesh.get_coordinate()
+        coordinate = mesh_coordinate(mesh)
         if coordinate is None:
             raise ProgramError(f"{self.name}: this rank is not in the mesh {mesh}")
         symbols = {f"@{n}": c for n, c in zip(axis_names(mesh), coordinate, strict=True)}
@@ -150,8 +154,8 @@ class Executable:
         sizes.
         """
         known = {k: v for k, v in symbols.items() if not k.startswith("@")}
-        key = (*sorted(known.items()),)
-        if key in self._agreed:
+        key = (self.fusion.key, *sorted(known.items()))
+        if key in _agreed:
             return
         summary = {f"%{i}": render_node(i, n) for i, n in enumerate(self.fusion.nodes)}
         summary["sizes"] = str(known)
@@ -160,7 +164,7 @@ class Executable:
         for name in sorted(teams):
             _, group = communicate.team(name).member()
             agree(group, f"{self.fusion.key} {known}", summary, f"region {self.name}")
-        self._agreed.add(key)
+        _agreed.add(key)
 
     def _plan(
         self, inputs: Sequence[Value], symbols: dict[str, int], device: torch.device
@@ -219,23 +223,30 @@ class Executable:
         return f"{self.name}:\n{render(self.fusion)}"
 
 
-_memory: dict[str, Executable] = {}
-_memory_lock = threading.Lock()
+programs: Lru[str, Executable] = Lru(MOST_PROGRAMS)
+_making = threading.Lock()
+# What this process has agreed on with other ranks, apart from the executables: which of these are
+# forgotten differs by rank, and a rank that asked again would wait for the others in vain.
+_agreed: set[Key] = set()
 
 
 def compile_fusion(fusion: Fusion, name: str) -> Executable:
     """The executable of global ``fusion``; equal fusions share one, whatever their names."""
-    with _memory_lock:
-        found = _memory.get(fusion.key)
-        if found is None:
-            found = _memory[fusion.key] = Executable(fusion, name)
-        return found
+    found = programs.get(fusion.key)
+    if found is None:
+        with _making:
+            found = programs.peek(fusion.key) or programs.put(fusion.key, Executable(fusion, name))
+    return found
 
 
 def _like(value: Value, shape: Sequence[int]) -> torch.Tensor:
     """A tensor without memory, of the dtype of ``value`` and the global ``shape``."""
     assert isinstance(value, torch.Tensor)
     return torch.empty(tuple(shape), dtype=value.dtype, device="meta")
+
+
+def _shape_key(shape: Sequence[int] | None) -> object:
+    return None if shape is None else tuple(shape)
 
 
 def _modes() -> tuple[object, ...]:

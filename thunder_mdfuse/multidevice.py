@@ -13,8 +13,9 @@ from typing import Any
 
 from thunder_mdfuse.comm.communicator import Communicator as Communicator
 from thunder_mdfuse.definition import FusionDefinition
-from thunder_mdfuse.direct.distributed import Sharding as Sharding
 from thunder_mdfuse.direct.mesh import DeviceMesh as DeviceMesh
+from thunder_mdfuse.direct.view import DistributedTensor as DistributedTensor
+from thunder_mdfuse.direct.view import Sharding as Sharding
 
 
 class CommunicatorBackend(Enum):

@@ -1,9 +1,12 @@
 """torch's meshes and placements to the IR's and back: here and nowhere else."""
 
+import math
+
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial as TorchPartial
 from torch.distributed.tensor import Replicate as TorchReplicate
 from torch.distributed.tensor import Shard as TorchShard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor.placement_types import Placement as TorchPlacement
 from torch.distributed.tensor.placement_types import _StridedShard as TorchStridedShard
 
@@ -16,6 +19,7 @@ from thunder_mdfuse.ir.types import (
     MeshAxis,
     Partial,
     Placement,
+    Placements,
     Shard,
     StridedShard,
 )
@@ -41,6 +45,22 @@ def to_placement(p: TorchPlacement, ndim: int) -> Placement:
         f"the placement {p!r} is not supported; redistribute to Replicate, Shard or a Partial of "
         f"{', '.join(REDUCTIONS)} first"
     )
+
+
+def spec_placements(spec: DTensorSpec) -> Placements:
+    """The IR's placements of a DTensor with ``spec``, the order of its shards included.
+
+    torch may cut a dim along a later mesh axis first, and keeps that beside the placements; here an
+    axis that cuts inside of a later one is a ``StridedShard``. Raises as ``to_placement``.
+    """
+    found = [to_placement(p, spec.ndim) for p in spec.placements]
+    if spec.mesh.ndim > 1 and not spec.use_strided_shard_as_shard_order:
+        for dim, axes in spec.shard_order or ():
+            for place, axis in enumerate(axes):
+                pieces = math.prod(spec.mesh.size(a) for a in axes[:place] if a > axis)
+                if pieces > 1:
+                    found[axis] = StridedShard(dim, pieces)
+    return tuple(found)
 
 
 def from_placement(p: Placement) -> TorchPlacement:

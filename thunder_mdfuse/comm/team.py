@@ -107,6 +107,11 @@ def mesh_digest(mesh: DeviceMesh) -> str:
     return _facts(mesh).digest
 
 
+def mesh_coordinate(mesh: DeviceMesh) -> tuple[int, ...] | None:
+    """This process's position on each axis of the mesh; None in a process that is not in it."""
+    return _facts(mesh).coordinate
+
+
 def _axis_index(names: tuple[str, ...], axis: int | str) -> int:
     if isinstance(axis, str):
         if axis not in names:

@@ -2,9 +2,10 @@
 
 Inputs have the placements of the DTensors of the call (plain tensors are replicated), values that
 the author gave a sharding have that one, and what is left follows. Outputs are DTensors over the
-mesh object of the inputs.
+mesh object of the inputs. Nothing that is remembered between calls keeps a mesh alive.
 """
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,52 +14,79 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import Placement as TorchPlacement
 
-from thunder_mdfuse.comm.placements import from_placement, logical_mesh, to_placement
+from thunder_mdfuse.comm.placements import from_placement, logical_mesh, spec_placements
 from thunder_mdfuse.comm.team import mesh_digest
-from thunder_mdfuse.direct.dtypes import ParallelType
-from thunder_mdfuse.direct.mesh import MESH_TYPES, DeviceMesh, placements
+from thunder_mdfuse.direct.mesh import DeviceMesh, placements
 from thunder_mdfuse.direct.scope import Scope
 from thunder_mdfuse.direct.values import TensorView
+from thunder_mdfuse.direct.view import Sharding
 from thunder_mdfuse.errors import DefinitionError, ProgramError
 from thunder_mdfuse.executable import Executable, compile_fusion
 from thunder_mdfuse.ir.decompose import decompose
 from thunder_mdfuse.ir.sizes import Size, evaluate
-from thunder_mdfuse.ir.types import (
-    REPLICATE,
-    Placements,
-    TensorType,
-)
+from thunder_mdfuse.ir.types import REPLICATE, Placements, TensorType
 from thunder_mdfuse.ir.verify import verify
+from thunder_mdfuse.lru import CacheStats, Lru
 from thunder_mdfuse.runtime.binding import bind
 from thunder_mdfuse.sharding.propagate import propagate
 
-
-@dataclass(frozen=True)
-class Sharding:
-    """Where an output lies: its mesh, and one placement for each axis of it."""
-
-    mesh: TorchMesh
-    placements: tuple[TorchPlacement, ...]
-
-    def axis_sharded_on(self, parallel_type: ParallelType) -> int:
-        """The tensor dim that is spread over the mesh axis ``parallel_type``; -1 for none."""
-        if parallel_type not in MESH_TYPES:
-            raise DefinitionError(f"mesh_x, mesh_y or mesh_z is needed, found {parallel_type}")
-        number = self.mesh.ndim - 1 - MESH_TYPES.index(parallel_type)
-        placement = self.placements[number] if number >= 0 else None
-        dim: int = getattr(placement, "dim", -1)
-        return dim
+MOST_PROGRAMS = 256  # of one definition, by meshes and placements
+MOST_CALLS = 4096  # by global shapes too
 
 
 @dataclass
-class Entry:
+class Program:
     """The program for one mesh and placements of the inputs."""
 
     executable: Executable
     outputs: list[TensorType | None]  # None for a number
-    shapes: dict[Any, list[tuple[int, ...] | None]] = field(default_factory=dict)
+    places: list[tuple[TorchPlacement, ...] | None]
+
+
+@dataclass
+class Prepared:
+    """All that is known of a call but its mesh object and its local tensors."""
+
+    program: Program
+    wholes: tuple[tuple[int, ...] | None, ...]  # global shapes of the inputs
+    shapes: list[tuple[int, ...] | None]  # of the outputs
+    # Fields of the outputs' specs without the mesh, by output and strides of the local tensor.
+    specs: dict[tuple[int, tuple[int, ...]], dict[str, Any]] = field(default_factory=dict)
+
+
+class Opened:
+    """The inputs of a call as the program takes them, and what they were as DTensors."""
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        mesh: TorchMesh | None = None
+        self.locals: list[Any] = []
+        self.specs: list[DTensorSpec | None] = []
+        key: list[Any] = []
+        for x in given:
+            if not isinstance(x, DTensor):
+                self.locals.append(x)
+                self.specs.append(None)
+                key.append(x.shape if isinstance(x, torch.Tensor) else None)
+                continue
+            spec, local = x._spec, x._local_tensor
+            if mesh is None:
+                mesh = spec.mesh
+            elif spec.mesh is not mesh:
+                _check_one(mesh, spec.mesh)
+            if type(local) is AsyncCollectiveTensor:
+                local = local.wait()
+            self.locals.append(local)
+            self.specs.append(spec)
+            assert spec.tensor_meta is not None
+            shape = spec.tensor_meta.shape
+            key.append((shape, spec.placements, spec.shard_order if mesh.ndim > 1 else None))
+        if mesh is None:
+            raise ProgramError("no DTensor among the inputs; call execute for plain tensors")
+        self.mesh = mesh
+        self.key = (mesh_digest(mesh), *key)
 
 
 class Distributed:
@@ -74,44 +102,61 @@ class Distributed:
     ) -> None:
         self._name, self._scope, self._outputs = name, scope, outputs
         self._values, self._carries = values, carries
-        self._entries: dict[Any, Entry] = {}
-        self.shardings: list[Sharding | None] | None = None
+        self._programs: Lru[Any, Program] = Lru(MOST_PROGRAMS)
+        self._prepared: Lru[Any, Prepared] = Lru(MOST_CALLS)
+        self._last: tuple[Program, weakref.ref[TorchMesh]] | None = None
 
-    def run(self, inputs: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-        """All outputs for ``given``, one for each of ``inputs``, the carrier of sizes last."""
-        mesh = _mesh_of(given)
-        locals_ = [_local(x) for x in given]
-        key = (
-            mesh_digest(mesh),
-            *(x.placements if isinstance(x, DTensor) else None for x in given),
-        )
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._entries[key] = self._entry(mesh, inputs, given)
-        wholes = [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in given]
-        found = entry.executable.run(locals_, mesh, wholes)
-        shapes = self._shapes(entry, given)
-        results: list[Any] = []
-        shardings: list[Sharding | None] = []
-        for value, of, shape in zip(found, entry.outputs, shapes, strict=True):
-            if of is None or shape is None or not isinstance(value, torch.Tensor):
-                results.append(value)
-                shardings.append(None)
-                continue
-            assert of.placements is not None
-            places = tuple(map(from_placement, of.placements))
-            shardings.append(Sharding(mesh, places))
-            results.append(_closed(value, mesh, places, shape))
-        self.shardings = shardings
-        return results
+    def run(self, inputs: Sequence[Any], opened: Opened, values: Sequence[Any]) -> list[Any]:
+        """All outputs. ``values``: ``opened.locals`` on one device, and the carrier of sizes."""
+        carried = tuple(values[-1].shape) if self._carries else None
+        key = (opened.key, carried)
+        known = self._prepared.get(key)
+        if known is None:
+            known = self._prepared.put(key, self._prepare(inputs, opened, values))
+        program, mesh = known.program, opened.mesh
+        found = program.executable.run(values, mesh, known.wholes)
+        self._last = program, weakref.ref(mesh)
+        return [
+            _closed(value, mesh, known, i) if isinstance(value, torch.Tensor) else value
+            for i, value in enumerate(found)
+        ]
 
-    def _entry(self, mesh: TorchMesh, inputs: Sequence[Any], given: Sequence[Any]) -> Entry:
-        logical = logical_mesh(mesh)
+    @property
+    def shardings(self) -> list[Sharding | None] | None:
+        """Of all outputs of the last call; None before there was one, or without its mesh."""
+        mesh = None if self._last is None else self._last[1]()
+        if mesh is None or self._last is None:
+            return None
+        return [None if p is None else Sharding(mesh, p) for p in self._last[0].places]
+
+    def stats(self) -> CacheStats:
+        """Of the programs of this definition."""
+        return self._programs.stats()
+
+    def _prepare(self, inputs: Sequence[Any], opened: Opened, values: Sequence[Any]) -> Prepared:
+        mesh = opened.mesh
+        places = tuple(None if s is None else spec_placements(s) for s in opened.specs)
+        key = (mesh_digest(mesh), places)
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs.put(key, self._program(mesh, inputs, places))
+        specs = [*opened.specs, None] if self._carries else opened.specs
+        wholes = [_whole(x, s) for x, s in zip(values, specs, strict=True)]
+        metas = [
+            x if shape is None else torch.empty(shape, dtype=x.dtype, device="meta")
+            for x, shape in zip(values, wholes, strict=True)
+        ]
+        symbols = bind(program.executable.fusion, metas)
+        shapes = [None if t is None else _evaluated(t.shape, symbols) for t in program.outputs]
+        return Prepared(program, tuple(wholes), shapes)
+
+    def _program(
+        self, mesh: TorchMesh, inputs: Sequence[Any], places: Sequence[Placements | None]
+    ) -> Program:
         pins: dict[TensorView, Placements] = {}
-        for value, x in zip(inputs, given, strict=False):
+        for value, placed in zip(inputs, places, strict=True):
             if isinstance(value, TensorView):
-                whole = (REPLICATE,) * mesh.ndim
-                pins[value] = to_placements(x) if isinstance(x, DTensor) else whole
+                pins[value] = placed or (REPLICATE,) * mesh.ndim
         for value in self._values:
             if value.mesh is None:
                 continue
@@ -121,52 +166,32 @@ class Distributed:
                     f"the input {value!r} was defined with {', '.join(map(str, asked))}, found a "
                     f"DTensor with {', '.join(map(str, pins[value]))}; redistribute it"
                 )
-        fusion = self._scope.finish(self._outputs, self._carries, logical, pins)
+        fusion = self._scope.finish(self._outputs, self._carries, logical_mesh(mesh), pins)
         verify(fusion, "definition")
-        placed = propagate(decompose(fusion))
-        types = [placed.type_of(o.value) for o in placed.outputs]
+        placed_fusion = propagate(decompose(fusion))
+        types = [placed_fusion.type_of(o.value) for o in placed_fusion.outputs]
         outputs = [t if isinstance(t, TensorType) else None for t in types]
-        return Entry(compile_fusion(fusion, self._name), outputs)
+        torchs = [
+            None if t is None else tuple(map(from_placement, t.placements or ())) for t in outputs
+        ]
+        return Program(compile_fusion(fusion, self._name), outputs, torchs)
 
-    def _shapes(self, entry: Entry, given: Sequence[Any]) -> list[tuple[int, ...] | None]:
-        """The global shapes of the outputs."""
-        key = tuple(x.shape if isinstance(x, torch.Tensor) else None for x in given)
-        found = entry.shapes.get(key)
-        if found is None:
-            metas = [
-                torch.empty(x.shape, dtype=x.dtype, device="meta")
-                if isinstance(x, torch.Tensor)
-                else x
-                for x in given
-            ]
-            symbols = bind(entry.executable.fusion, metas)
-            found = [None if t is None else _evaluated(t.shape, symbols) for t in entry.outputs]
-            entry.shapes[key] = found
-        return found
+
+def _whole(x: Any, spec: DTensorSpec | None) -> tuple[int, ...] | None:
+    if spec is not None:
+        return tuple(spec.shape)
+    return tuple(x.shape) if isinstance(x, torch.Tensor) else None
 
 
 def _evaluated(shape: Sequence[Size], symbols: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluate(size, symbols) for size in shape)
 
 
-def _mesh_of(given: Sequence[Any]) -> TorchMesh:
-    meshes = [x.device_mesh for x in given if isinstance(x, DTensor)]
-    if not meshes:
-        raise ProgramError("no DTensor among the inputs; call execute for plain tensors")
-    other = next((m for m in meshes if m != meshes[0]), None)
-    if other is not None:
+def _check_one(mesh: TorchMesh, other: TorchMesh) -> None:
+    if mesh != other:
         raise ProgramError(
-            f"DTensors on {meshes[0]} and {other} found, all must be on one mesh; redistribute"
+            f"DTensors on {mesh} and {other} found, all must be on one mesh; redistribute"
         )
-    return meshes[0]
-
-
-def _local(x: Any) -> Any:
-    if not isinstance(x, DTensor):
-        return x
-    with torch.no_grad():
-        local = x.to_local()
-    return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
 
 
 def _asked(value: TensorView, mesh: TorchMesh) -> Placements:
@@ -180,19 +205,29 @@ def _asked(value: TensorView, mesh: TorchMesh) -> Placements:
     return placements(value.loops, value.mesh.shape, value.type.shape)
 
 
-def _closed(
-    local: torch.Tensor, mesh: TorchMesh, places: tuple[TorchPlacement, ...], shape: tuple[int, ...]
-) -> DTensor:
-    """A DTensor of the global ``shape``, its strides in the order of the local ones."""
+def _closed(local: torch.Tensor, mesh: TorchMesh, known: Prepared, i: int) -> DTensor:
+    """Output ``i`` as a DTensor over ``mesh``.
+
+    Making a spec takes longer than the rest of a call, so all of it but the mesh is kept.
+    """
+    at = i, local.stride()
+    fields = known.specs.get(at)
+    if fields is None:
+        shape, places = known.shapes[i], known.program.places[i]
+        assert shape is not None and places is not None
+        meta = TensorMeta(torch.Size(shape), _strides(shape, local), local.dtype)
+        fields = dict(vars(DTensorSpec(mesh, places, meta)))
+        del fields["mesh"]
+        known.specs[at] = fields
+    spec = object.__new__(DTensorSpec)
+    spec.__dict__.update(fields, mesh=mesh)
+    return DTensor(local, spec, requires_grad=False)  # type: ignore[no-untyped-call]
+
+
+def _strides(shape: tuple[int, ...], local: torch.Tensor) -> tuple[int, ...]:
+    """The strides of a whole of ``shape`` whose dims lie in the order of the local tensor's."""
     strides, step = [0] * len(shape), 1
     for d in sorted(range(len(shape)), key=lambda d: (local.stride(d), -d)):
         strides[d] = step
         step *= max(shape[d], 1)
-    return DTensor.from_local(
-        local, mesh, places, run_check=False, shape=torch.Size(shape), stride=tuple(strides)
-    )
-
-
-def to_placements(x: DTensor) -> Placements:
-    """The IR's placements of a DTensor. Raises ``ShardingError`` for kinds that the IR lacks."""
-    return tuple(to_placement(p, x.ndim) for p in x.placements)
+    return tuple(strides)

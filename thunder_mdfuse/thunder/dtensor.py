@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import Placement as TorchPlacement
 
-from thunder_mdfuse.comm.placements import to_placement
+from thunder_mdfuse.comm.placements import spec_placements, to_placement
 from thunder_mdfuse.comm.team import axis_names
 from thunder_mdfuse.errors import ExecutorError, ShardingError
 from thunder_mdfuse.ir import attrs as at
@@ -43,7 +43,7 @@ from thunder_mdfuse.thunder.values import Values
 
 def to_placements(spec: DTensorSpec) -> Placements:
     """The IR's placements for a spec's. Raises ``ShardingError`` for kinds that the IR lacks."""
-    return tuple(to_placement(p, spec.ndim) for p in spec.placements)
+    return spec_placements(spec)
 
 
 def described(p: Proxy) -> str:
