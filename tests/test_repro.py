@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import thunder
 import torch
+from thunder.examine import get_fusions
 
-from thunder_mdfuse import DataType, FusionDefinition, knobs
+from thunder_mdfuse import DataType, FusionDefinition, knobs, mdfuse_executor
+from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.repro import repro_script
 
 
@@ -76,12 +79,33 @@ def test_a_script_without_a_call(tmp_path: Path) -> None:
     assert run(fd.repro_script_for(), tmp_path) == ""
 
 
+def test_a_script_for_a_region_of_thunders(tmp_path: Path) -> None:
+    def f(x: Any, y: Any, n: int) -> Any:
+        z = torch.softmax(x * y, -1) * n
+        return z, z.sum(0).to(torch.bfloat16)
+
+    jitted = thunder.jit(f, executors=[mdfuse_executor], mdfuse_keep_inputs=True)
+    inputs = torch.randn(8, 6).t(), torch.randn(1, 8).expand(6, 8), 3
+    jitted(*inputs)
+    ((_, region),) = get_fusions(thunder.last_traces(jitted)[-1], warn_if_fusions_unavailable=False)
+    wanted = shown(region(*region.last_inputs))
+    for script in (region.repro_script_for(), region.repro_script_for(region.last_inputs)):
+        assert "thunder.jit" not in script and "torch.manual_seed(0)" in script
+        assert "laid_out(" in script
+    assert run(script, tmp_path) == wanted
+    with pytest.raises(ExecutorError, match=r"takes the inputs .*, found 1 values"):
+        region.repro_script_for(inputs[:1])
+    region.last_inputs = None
+    with pytest.raises(ExecutorError, match="mdfuse_keep_inputs=True"):
+        region.repro_script_for()
+
+
 def made(value: Any) -> Any:
     """The input of a script for ``value``."""
     scope: dict[str, Any] = {}
     body = repro_script("def mdfuse_fusion(fd): pass", [value])
-    text = body[body.index("inputs = [") : body.index("for output")]
-    exec("import torch\n" + text, scope)
+    text = body[body.index("inputs = [") : body.index("show(")]
+    exec("import torch\nfrom thunder_mdfuse.direct.remake import laid_out\n" + text, scope)
     (found,) = scope["inputs"]
     return found
 

@@ -371,14 +371,11 @@ class FusionDefinition:
     def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
         """A script that defines this fusion and, for ``inputs``, calls it on ones like them.
 
-        For one device: a ``DefinitionError`` for DTensors, whose definition alone can be written.
+        It runs as it is: under ``python``; and, with DTensors among ``inputs``, on as many ranks as
+        this job has, of torchrun or mpirun, or started by itself. Every rank makes the same text
+        but for the memory layout of its own local tensors.
         """
-        values = None if inputs is None else list(given.flattened(inputs))
-        if any(isinstance(value, DTensor) for value in values or ()):
-            raise DefinitionError(
-                "a script for DTensors is not written; call repro_script_for() for the definition, "
-                "with its meshes, and add the DTensors by hand"
-            )
+        values = None if inputs is None else self._counted(inputs)
         return repro_script(repr(self), values)
 
 
