@@ -1,4 +1,8 @@
-"""What every test relies on: skipping by marker, few threads, a cache folder of its own."""
+"""What every test relies on: skipping by marker, few threads, a cache folder of its own.
+
+Under a launcher that starts several ranks (mpirun, torchrun, srun) the multi-rank suite alone is
+collected: every other test would run once for each rank, and some start ranks of their own.
+"""
 
 import os
 from importlib import import_module
@@ -6,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from thunder_mdfuse import knobs
+from thunder_mdfuse.comm.launchers import read_launch
 
 # Before anything imports torch: suites run side by side, and torch would start a thread a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,6 +22,23 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("fixed")
+
+
+_LAUNCH = read_launch(knobs.launcher_environment())
+_SUITE = Path(__file__).parent / "multirank" / "test_suite.py"
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if _LAUNCH.size == 1:
+        return None
+    gpus = _gpu_count() > 1
+    where = "cuda over nccl" if gpus else "cpu over gloo"
+    return f"{_LAUNCH.size} ranks of {_LAUNCH.launcher} run the multi-rank suite, on {where}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    other = collection_path.name.startswith("test_") and collection_path != _SUITE
+    return True if _LAUNCH.size > 1 and collection_path.suffix == ".py" and other else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _gpus_needed(item: pytest.Item) -> int:
     multi = item.get_closest_marker("multigpu")
-    if multi is not None:
+    if multi is not None and multi.args:
         if len(multi.args) != 1 or not isinstance(multi.args[0], int) or multi.args[0] < 1:
             raise pytest.UsageError(
                 f"{item.nodeid}: multigpu takes the number of GPUs, as in multigpu(2)"
@@ -59,6 +83,9 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache folder for a test run: tests share compiled kernels but never read the user's."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if given.name.startswith("cache_home") and given.is_dir():
+        return given  # of the test that started this one as a rank
     home = tmp_path_factory.mktemp("cache_home")
     os.environ["XDG_CACHE_HOME"] = str(home)
     return home

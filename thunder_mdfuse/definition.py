@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from thunder_mdfuse.direct import inputs as given
 from thunder_mdfuse.direct.calls import Call, copied, flat, text_of
 from thunder_mdfuse.direct.compare import assert_outputs, copied_tensor, evaluated
-from thunder_mdfuse.direct.distributed import Distributed, Opened
+from thunder_mdfuse.direct.distributed import MOST_PROGRAMS, Distributed, Opened
 from thunder_mdfuse.direct.dtypes import AnyDType, DataType, data_type
 from thunder_mdfuse.direct.ops import Ops, Sched, signature
 from thunder_mdfuse.direct.scope import Scope
@@ -32,6 +32,7 @@ from thunder_mdfuse.executable import Executable, compile_fusion
 from thunder_mdfuse.ir.graph import Fusion
 from thunder_mdfuse.ir.text import render
 from thunder_mdfuse.ir.verify import verify
+from thunder_mdfuse.lru import CacheStats
 from thunder_mdfuse.repro import repro_script
 
 Output = torch.Tensor | Number
@@ -342,6 +343,15 @@ class FusionDefinition:
                 "was dropped"
             )
         return found
+
+    def program_stats(self) -> CacheStats:
+        """Of this fusion's programs for DTensors, one for each mesh and set of placements.
+
+        ``thunder_mdfuse.multidevice.program_stats()`` counts those of the whole process.
+        """
+        if self._distributed is None:
+            return CacheStats(0, 0, 0, 0, MOST_PROGRAMS)
+        return self._distributed.stats()
 
     def validate(
         self,

@@ -16,6 +16,8 @@ from thunder_mdfuse.definition import FusionDefinition
 from thunder_mdfuse.direct.mesh import DeviceMesh as DeviceMesh
 from thunder_mdfuse.direct.view import DistributedTensor as DistributedTensor
 from thunder_mdfuse.direct.view import Sharding as Sharding
+from thunder_mdfuse.executable import programs
+from thunder_mdfuse.lru import CacheStats as CacheStats
 
 
 class CommunicatorBackend(Enum):
@@ -37,6 +39,19 @@ def execute_with_dtensors(fd: FusionDefinition, in_dtensors: Sequence[Any]) -> l
 def get_output_shardings(fd: FusionDefinition) -> list[Sharding | None]:
     """The sharding of each output of the last call on DTensors; None for a number."""
     return fd.get_output_shardings()
+
+
+def program_stats() -> CacheStats:
+    """Of the programs that this process remembers: all fusions of both doors, plain and on meshes.
+
+    A program that was forgotten goes on working where it is held, and is made anew elsewhere.
+    """
+    return programs.stats()
+
+
+def keep_programs(most: int) -> None:
+    """Remember ``most`` programs from now on. Raises ``MdfuseError`` for less than one."""
+    programs.resize(most)
 
 
 class FusionDefinitionWrapper:

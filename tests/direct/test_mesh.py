@@ -80,6 +80,10 @@ def test_a_mesh_is_a_grid_of_ranks() -> None:
     x = torch.arange(10).view(5, 2)
     assert [ONE.shard_tensor(x, 0, r).shape[0] for r in (0, 1)] == [3, 2]
     assert DeviceMesh([0, 1, 2, 3]).shard_tensor(x[:1], 0, 2).shape == (0, 2)
+    assert [TWO.shard_tensor(x, 1, r, Y).shape[1] for r in (2, 3)] == [1, 1]
+    for rank, parallel in ((9, X), (0, Z), (0, ParallelType.block_x)):
+        with pytest.raises(DefinitionError, match="mesh_"):
+            TWO.shard_tensor(x, 0, rank, parallel)
     for wrong in ([], [0, 0], [[0, 1], [2]], "ab", [0.5]):
         with pytest.raises(DefinitionError, match="a mesh is a grid"):
             DeviceMesh(wrong)
@@ -95,7 +99,12 @@ def test_the_text_has_meshes_and_loops() -> None:
         y.split(1, 3, inner_split=False)
         y.axis(1).parallelize(X)
         fd.add_output(y)
+    y.set_allocation_domain(y.get_loop_domain()[::-1], [True, None, True])
+    for domain in (y.get_loop_domain()[:2], x.get_loop_domain(), [0, 1, 2]):
+        with pytest.raises(DefinitionError, match="each of the 3 loops of the tensor, once"):
+            y.set_allocation_domain(domain, True)
     text = repr(fd)
+    assert "tv1.set_allocation_domain([tv1.axis(2), tv1.axis(1), tv1.axis(0)]" in text
     assert "    tv0.set_device_mesh(DeviceMesh([[0, 1, 2], [3, 4, 5]]))\n" in text
     assert "    tv0.split(0, 2, False)\n" in text
     assert "    tv1.axis(1).parallelize(ParallelType.mesh_x)\n" in text

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore
 
 from thunder_mdfuse import knobs
-from thunder_mdfuse.comm.team import check_not_lost, lose
+from thunder_mdfuse.comm.team import check_not_lost, group_store, lose
 from thunder_mdfuse.errors import CommError
 
 _POST, _SUMMARY, _GAVE_UP = "post", "summary", "gave_up"
@@ -60,7 +60,7 @@ class _Round:
         check_not_lost(group)
         self.group = group
         self.what = what
-        self.store = PrefixStore("mdfuse/agree", _store(group))
+        self.store = PrefixStore("mdfuse/agree", group_store(group))
         self.ranks = dist.get_process_group_ranks(group)
         # Counted in the store, not here: a count must start afresh when a group is made again.
         self.number = self.store.add(f"rounds/{group.rank()}", 1)
@@ -128,16 +128,6 @@ class _Round:
 
 def _has(turn: _Round, key: str) -> bool:
     return bool(turn.store.check([key]))
-
-
-def _store(group: dist.ProcessGroup) -> Store:
-    try:
-        return dist.distributed_c10d._get_process_group_store(group)
-    except KeyError:
-        raise CommError(
-            "ranks cannot agree over a process group that was destroyed, or that "
-            "torch.distributed does not know; make the mesh again after init_process_group"
-        ) from None
 
 
 @dataclass(frozen=True)

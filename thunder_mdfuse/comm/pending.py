@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from thunder_mdfuse import knobs
+from thunder_mdfuse.comm.rollcall import roll_call
 from thunder_mdfuse.comm.team import Team, lose
 from thunder_mdfuse.errors import CommError
 
@@ -90,12 +91,13 @@ def named_failure(what: str, team: Team) -> Iterator[None]:
             if "timed out" in found.lower() or "timeout" in found.lower()
             else f"failed: {found}"
         )
-        if team.group is not None:
-            lose(team.group, f"{what} over {team} {why}")
+        roll = roll_call(team)
+        assert team.group is not None
+        lose(team.group, f"{what} over {team} {why}: {roll}")
         raise CommError(
-            f"{what} over {team} {why}, at rank {team.ranks[team.position or 0]}: another rank of "
-            "the team died, did not come, or runs another program. The process group cannot be "
-            "used any more; look at the other ranks' first error and start again"
+            f"{what} over {team} {why}, at rank {team.ranks[team.position or 0]}: {roll}. The "
+            "process group cannot be used any more; look at the other ranks' first error and "
+            "start again"
         ) from e
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -39,6 +40,17 @@ def check_not_lost(group: ProcessGroup) -> None:
             "this process group cannot be used any more, because its ranks may be at different "
             f"collectives since an earlier failure: {why}; start the ranks again"
         )
+
+
+def group_store(group: ProcessGroup) -> Store:
+    """The store in which the ranks of ``group`` met. ``CommError`` for a destroyed group."""
+    try:
+        return dist.distributed_c10d._get_process_group_store(group)
+    except KeyError:
+        raise CommError(
+            "ranks cannot meet over a process group that was destroyed, or that "
+            "torch.distributed does not know; make the mesh again after init_process_group"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from thunder_mdfuse.direct.dtypes import DataType, ParallelType, data_type
-from thunder_mdfuse.direct.values import Scalar, TensorView
+from thunder_mdfuse.direct.values import Axis, Scalar, TensorView
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ def text_of(calls: Sequence[Call], name: str) -> str:
 def _text(value: Any, names: Mapping[int, str]) -> str:
     if isinstance(value, TensorView | Scalar):
         return names[id(value)]
+    if isinstance(value, Axis):
+        return f"{names[id(value.tensor)]}.axis({value.index})"
     if isinstance(value, torch.Size | list):
         return f"[{', '.join(_text(v, names) for v in value)}]"
     if isinstance(value, tuple):

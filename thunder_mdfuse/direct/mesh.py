@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
 
+from thunder_mdfuse.comm.communicator import Communicator
 from thunder_mdfuse.direct.dtypes import ParallelType
 from thunder_mdfuse.errors import DefinitionError
 from thunder_mdfuse.ir.sizes import Size
@@ -51,14 +52,29 @@ class DeviceMesh:
         """Number of ranks."""
         return math.prod(self._shape)
 
-    def shard_tensor(self, tensor: torch.Tensor, axis: int, rank: int) -> torch.Tensor:
-        """The part of ``tensor``'s dim ``axis`` that ``rank`` holds on a mesh of one axis; trailing
-        parts may be shorter or empty.
+    def shard_tensor(
+        self,
+        tensor: torch.Tensor,
+        axis: int,
+        rank: int | None = None,
+        parallel_type: ParallelType = ParallelType.mesh_x,
+    ) -> torch.Tensor:
+        """The part of ``tensor`` that ``rank`` (None: this process) holds when dim ``axis`` is
+        spread over the mesh axis ``parallel_type``: a view; trailing parts may be shorter or empty.
+
+        Raises ``DefinitionError`` for a rank that is not in the mesh, or an axis that it lacks.
         """
-        if len(self._shape) != 1 or rank not in self.ranks:
-            raise DefinitionError(f"{self!r} needs one axis that has rank {rank}")
-        length = -(-tensor.size(axis) // self.size)
-        start = min(self.ranks.index(rank) * length, tensor.size(axis))
+        if parallel_type not in MESH_TYPES:
+            raise DefinitionError(f"mesh_x, mesh_y or mesh_z is needed, found {parallel_type}")
+        number = len(self._shape) - 1 - MESH_TYPES.index(parallel_type)
+        who = Communicator.instance().rank() if rank is None else rank
+        places = (torch.tensor(self.ranks) == who).nonzero().tolist()
+        if number < 0 or not places:
+            raise DefinitionError(
+                f"{self!r} needs rank {who} and an axis {parallel_type.name} to have a part there"
+            )
+        length = -(-tensor.size(axis) // self._shape[number])
+        start = min(places[0][number] * length, tensor.size(axis))
         return tensor.narrow(axis, start, min(length, tensor.size(axis) - start))
 
     def __eq__(self, other: object) -> bool:

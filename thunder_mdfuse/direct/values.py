@@ -1,6 +1,6 @@
 """What a definition's author holds: tensors and numbers of a fusion that is being built."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from thunder_mdfuse.direct import mesh as on
@@ -123,8 +123,26 @@ class TensorView(Operators):
         """The sizes of the dims, as expressions of the inputs' sizes."""
         return list(self.type.shape)
 
-    def set_allocation_domain(self, new_allocation_domain: Any, new_contiguity: Any) -> None:
-        """Accepted: local tensors have the layout that they come with, or that torch gives them."""
+    def set_allocation_domain(
+        self, new_allocation_domain: "Sequence[Axis]", new_contiguity: bool | Sequence[bool | None]
+    ) -> None:
+        """Say in which order the loops lie in memory: each loop of the tensor, once.
+
+        It is checked and written down, and moves nothing: kernels are made for the layout in which
+        a local tensor comes, and what they make lies as torch would lay it out. Raises
+        ``DefinitionError`` for other loops than the tensor's.
+        """
+        domain = list(new_allocation_domain)
+        own = all(isinstance(a, Axis) and a.tensor is self for a in domain)
+        if not own or sorted(a.index for a in domain) != list(range(len(self.loops))):
+            raise DefinitionError(
+                f"an allocation domain is each of the {len(self.loops)} loops of the tensor, once, "
+                f"as get_loop_domain gives them; found {domain}"
+            )
+        flags = [new_contiguity] if isinstance(new_contiguity, bool) else list(new_contiguity)
+        if any(f not in (True, False, None) for f in flags):
+            raise DefinitionError(f"contiguity is True, False or None, found {flags}")
+        self.owner.tell(self, "set_allocation_domain", domain, new_contiguity)
 
     def _place(self, axis: int) -> int:
         if not -len(self.loops) <= axis < len(self.loops):

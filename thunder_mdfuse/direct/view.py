@@ -73,7 +73,7 @@ class DistributedTensor:
         return self.sharding.axis_sharded_on(parallel_type)
 
     def __repr__(self) -> str:
-        places = ", ".join(map(str, self.placements))
+        places = ", ".join(map(repr, self.placements))
         return (
             f"DistributedTensor({tuple(self.shape)} as [{places}] on {self.mesh}, local "
             f"{tuple(self.dtensor._local_tensor.shape)})"

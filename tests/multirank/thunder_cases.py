@@ -1,12 +1,10 @@
-"""DTensor programs through thunder.jit, compared with eager DTensor; started as ranks by the test.
+"""DTensor programs through thunder.jit, compared with eager DTensor: cases of the suite.
 
 What is compared for every output: its type, placements, the identity of its mesh object, global
 shape and stride, and the local tensor with its strides. A program must also have been fused, so
 that no check passes because eager DTensor ran it.
 """
 
-import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +14,8 @@ import thunder
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from multirank.ranks import DEVICE, TOLERANCE, Case, mesh_of
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import (
     DTensor,
     Partial,
@@ -27,15 +26,11 @@ from torch.distributed.tensor import (
 )
 
 from thunder_mdfuse import explain, mdfuse_executor
-from thunder_mdfuse.comm.communicator import Communicator
 from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.thunder.fusion_call import FusionCall
 
 R = Replicate()
 S = Shard
-# Where the meshes are: a second argument of the script may say cuda.
-DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
-RTOL, ATOL = 1e-5, 1e-5  # f32; the reference backend runs the same torch kernels
 
 
 @dataclass(frozen=True)
@@ -219,7 +214,9 @@ def same(found: Any, wanted: Any, what: str, mesh: DeviceMesh | None = None) -> 
     assert found.stride() == wanted.stride() or not wanted.numel(), (
         f"{what}: local strides {found.stride()}, wanted {wanted.stride()}"
     )
-    torch.testing.assert_close(found, wanted, rtol=RTOL, atol=ATOL, msg=lambda m: f"{what}: {m}")
+    torch.testing.assert_close(
+        found, wanted, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda m: f"{what}: {m}"
+    )
 
 
 def check(program: Program) -> None:
@@ -330,32 +327,30 @@ def check_refusals(mesh: DeviceMesh) -> None:
         raise AssertionError("a DTensor beside a plain tensor was not refused")
 
 
-def main(kind: str) -> None:
-    communicator = Communicator.instance()
-    assert communicator.group is not None
-    n = communicator.size()
-    mesh = init_device_mesh(DEVICE, (n,), mesh_dim_names=("tp",))
-    programs = list(one_axis(mesh))
-    if n == 4:
-        grid = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("dp", "tp"))
-        programs = [*programs[:12], *two_axes(grid)]
-    for program in programs:
+def one_axis_programs(ranks: int) -> None:
+    for program in one_axis(mesh_of(range(ranks))):
         check(program)
-    if kind == "all":
-        check_gradients(mesh)
-        check_meshes(n)
-        check_symbolic(mesh)
-        check_unfinished(mesh)
-        check_two_meshes_in_one_program(n)
-        check_refusals(mesh)
-    communicator.barrier()
-    print(f"rank {communicator.rank()} ok: {len(programs)} programs", flush=True)
 
 
-if __name__ == "__main__":
-    warnings.simplefilter("error")
-    # Thunder's own, and torch's where gloo has no all_to_all.
-    warnings.filterwarnings("ignore", message="transformer_engine module not found")
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    os.environ.setdefault("MDFUSE_VERIFY", "1")
-    main(sys.argv[1])
+def two_axes_programs(ranks: int) -> None:
+    for program in two_axes(mesh_of([[0, 1], [2, 3]], ("dp", "tp"))):
+        check(program)
+
+
+def on_one_axis(run: Callable[[DeviceMesh], None]) -> Callable[[int], None]:
+    return lambda ranks: run(mesh_of(range(ranks)))
+
+
+CASES = [
+    Case("thunder", name, run, ranks)
+    for name, run, ranks in (
+        ("one_axis", one_axis_programs, 2),
+        ("two_axes", two_axes_programs, 4),
+        ("gradients", on_one_axis(check_gradients), 2),
+        ("meshes", check_meshes, 2),
+        ("symbolic", on_one_axis(check_symbolic), 2),
+        ("unfinished", on_one_axis(check_unfinished), 2),
+        ("two_meshes", check_two_meshes_in_one_program, 2),
+        ("refusals", on_one_axis(check_refusals), 2),
+    )
+]

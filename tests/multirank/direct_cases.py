@@ -1,14 +1,12 @@
-"""Fusions on DTensors against plain torch; started by test_direct_multirank.py."""
+"""Fusions on DTensors against plain torch: cases of the multi-rank suite."""
 
-import sys
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from multirank.ranks import DEVICE, Case, close, mesh_of, place, raises
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from thunder_mdfuse import (
     DataType,
@@ -16,26 +14,10 @@ from thunder_mdfuse import (
     FusionDefinitionWrapper,
     ParallelType,
     execute_with_dtensors,
-    multidevice,
     pipeline,
 )
 from thunder_mdfuse.errors import DefinitionError, ProgramError
-from thunder_mdfuse.multidevice import Communicator, DeviceMesh, get_output_shardings
-
-
-def close(found: Any, wanted: torch.Tensor) -> None:
-    assert isinstance(found, DTensor), found
-    assert found.shape == wanted.shape
-    torch.testing.assert_close(found.full_tensor(), wanted, rtol=1e-5, atol=1e-5)
-
-
-def raises(kind: type[Exception], text: str, call: Callable[[], Any]) -> None:
-    try:
-        call()
-    except kind as e:
-        assert text in str(e), e
-    else:
-        raise AssertionError(f"no {kind.__name__}: {text}")
+from thunder_mdfuse.multidevice import DeviceMesh, get_output_shardings
 
 
 def norm(fd: FusionDefinition) -> None:
@@ -54,14 +36,14 @@ def eager_norm(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 def every_placement(ranks: int) -> None:
     """Even, uneven and empty shards; a plain tensor beside DTensors; the mesh object is kept."""
-    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
+    mesh = mesh_of(range(ranks))
     fused = FusionDefinitionWrapper(norm)
     for shape in ((4, 6), (5, 7), (1, 3)):
         x, w = torch.randn(shape), torch.randn(shape[1])
         for placement in (Shard(0), Shard(1), Replicate()):
-            dx = distribute_tensor(x, mesh, [placement])
-            dw = distribute_tensor(w, mesh, [Shard(0)])
-            for weight in (w, dw):
+            dx = place(x, mesh, placement)
+            dw = place(w, mesh, Shard(0))
+            for weight in (w.to(DEVICE), dw):
                 y, total, number = fused([dx, weight])
                 close(y, eager_norm(x, w)[0])
                 close(total, eager_norm(x, w)[1])
@@ -74,7 +56,7 @@ def every_placement(ranks: int) -> None:
 
 
 def programs_are_found_again(ranks: int) -> None:
-    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
+    mesh = mesh_of(range(ranks))
     counts: Counter[str] = Counter()
     lower = pipeline.lower
 
@@ -89,7 +71,7 @@ def programs_are_found_again(ranks: int) -> None:
             for placement in (Shard(0), Replicate()):
                 x, w = torch.randn(4 * n, 8), torch.randn(8)
                 for _ in range(2):
-                    y, *_ = fused([distribute_tensor(x, mesh, [placement]), w])
+                    y, *_ = fused([place(x, mesh, placement), w.to(DEVICE)])
                 close(y, eager_norm(x, w)[0])
         assert counts["lower"] <= 2, counts
     finally:
@@ -98,7 +80,7 @@ def programs_are_found_again(ranks: int) -> None:
 
 def tensor_parallel(ranks: int) -> None:
     """A column- and a row-parallel linear: what the author shards stays so."""
-    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
+    mesh = mesh_of(range(ranks))
     x, w1, w2 = torch.randn(3, 8), torch.randn(4 * ranks, 8), torch.randn(8, 4 * ranks)
 
     def define(fd: FusionDefinition, pinned: bool) -> None:
@@ -114,9 +96,9 @@ def tensor_parallel(ranks: int) -> None:
         fd.add_output(hidden)
 
     inputs = [
-        distribute_tensor(x, mesh, [Replicate()]),
-        distribute_tensor(w1, mesh, [Shard(0)]),
-        distribute_tensor(w2, mesh, [Shard(1)]),
+        place(x, mesh, Replicate()),
+        place(w1, mesh, Shard(0)),
+        place(w2, mesh, Shard(1)),
     ]
     hidden = (x @ w1.t()).relu()
     for pinned in (False, True):
@@ -130,7 +112,6 @@ def tensor_parallel(ranks: int) -> None:
         assert get_output_shardings(fd)[0].axis_sharded_on(ParallelType.mesh_x) == (
             0 if pinned else -1
         )
-    raises(DefinitionError, "a script for DTensors", lambda: fd.repro_script_for(inputs))
     scope: dict[str, Any] = {
         "DataType": DataType,
         "ParallelType": ParallelType,
@@ -142,14 +123,14 @@ def tensor_parallel(ranks: int) -> None:
         scope["mdfuse_fusion"](again)
     out, _ = again.execute_with_dtensors(inputs)
     assert out.placements == (Shard(0),)
-    wrong = [inputs[0], distribute_tensor(w1, mesh, [Replicate()]), inputs[2]]
+    wrong = [inputs[0], place(w1, mesh, Replicate()), inputs[2]]
     raises(DefinitionError, "was defined with Shard(0)", lambda: fd.execute_with_dtensors(wrong))
 
 
 def partial_and_written(ranks: int) -> None:
-    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
+    mesh = mesh_of(range(ranks))
     rank = dist.get_rank()
-    part = torch.full((3, 4), float(rank + 1))
+    part = torch.full((3, 4), float(rank + 1), device=DEVICE)
     total = torch.full((3, 4), ranks * (ranks + 1) / 2)
     with FusionDefinition() as fd:
         x, y = fd.define_tensor([-1, -1]), fd.define_tensor([-1, -1])
@@ -158,7 +139,7 @@ def partial_and_written(ranks: int) -> None:
         fd.add_output(fd.ops.add(y, 1.0), y)
         fd.add_output(fd.ops.mul(y, 2.0))
     z = torch.randn(5, 4)
-    dy = distribute_tensor(z, mesh, [Shard(0)])
+    dy = place(z, mesh, Shard(0))
     first, doubled = fd.execute_with_dtensors(
         [DTensor.from_local(part, mesh, [Partial()]), dy, 0.5]
     )
@@ -173,45 +154,25 @@ def partial_and_written(ranks: int) -> None:
 
 def two_axes(ranks: int) -> None:
     """A mesh of two axes, one dim over both of them, and permuted device ids."""
-    if ranks < 4:
-        return
     for ids in ([[0, 1], [2, 3]], [[3, 1], [0, 2]]):
-        mesh = torch.distributed.device_mesh.DeviceMesh(
-            "cpu", torch.tensor(ids), mesh_dim_names=("dp", "tp")
-        )
+        mesh = mesh_of(ids, ("dp", "tp"))
         x, w = torch.randn(9, 6), torch.randn(6)
         fused = FusionDefinitionWrapper(norm)
         for placements in ([Shard(0), Shard(1)], [Shard(0), Shard(0)], [Replicate(), Shard(1)]):
-            # Cut out by coordinate: eager's collectives mix coordinates and ranks of a group.
-            dx = distribute_tensor(x, mesh, placements, src_data_rank=None)
-            y, total, _ = fused([dx, w])
-            wanted = eager_norm(x, w)
-            part = distribute_tensor(wanted[0], mesh, y.placements, src_data_rank=None)
-            torch.testing.assert_close(y.to_local(), part.to_local(), rtol=1e-5, atol=1e-5)
+            y, total, _ = fused([place(x, mesh, *placements), w.to(DEVICE)])
+            close(y, eager_norm(x, w)[0])
             if ids[0][0] == 0:
-                close(total, wanted[1])
+                close(total, eager_norm(x, w)[1])
             assert y.device_mesh is mesh
 
 
-def main() -> None:
-    communicator = Communicator.instance()
-    assert communicator.group is not None
-    assert "gloo" in communicator.backends_available()
-    assert multidevice.CommunicatorBackend.gloo.name == "gloo"
-    ranks = communicator.size()
-    torch.manual_seed(0)  # all ranks make the same global tensors
-    for part in (
-        every_placement,
-        programs_are_found_again,
-        tensor_parallel,
-        partial_and_written,
-        two_axes,
-    ):
-        part(ranks)
-    communicator.barrier()
-    print(f"rank {communicator.rank()} ok", flush=True)
-
-
-if __name__ == "__main__":
-    assert len(sys.argv) == 1
-    main()
+CASES = [
+    Case("direct", case.__name__, case, ranks)
+    for case, ranks in (
+        (every_placement, 2),
+        (programs_are_found_again, 2),
+        (tensor_parallel, 2),
+        (partial_and_written, 2),
+        (two_axes, 4),
+    )
+]
