@@ -38,6 +38,17 @@ def make(ranks: str) -> None:
         dist.new_group([rank], use_local_synchronization=True)
 
 
+def apart(number: str) -> None:
+    """The ranks of a job see each other's number, and no other job's."""
+    communicator = Communicator.instance()
+    mine = torch.tensor([int(number) + communicator.rank()])
+    team = group_team(communicator.group)
+    for _ in range(20):
+        found = start_all_gather(mine, team, 0, communicator.size()).wait()
+        assert found.tolist() == [int(number) + r for r in range(communicator.size())], found
+        time.sleep(0.02)
+
+
 def again(path: str) -> None:
     """A group that the user made is adopted; one that the user destroyed is made anew."""
     communicator = Communicator.instance()
@@ -56,6 +67,7 @@ def adopt(path: str) -> None:
     rank, size = said.size() - 1 - said.rank(), said.size()
     dist.init_process_group("gloo", store=dist.FileStore(path, size), rank=rank, world_size=size)
     groups = len(dist.distributed_c10d._world.pg_map)
+    store = dist.distributed_c10d._get_default_store()
     communicator = Communicator.instance()
     assert communicator.group is dist.group.WORLD
     assert (communicator.rank(), communicator.size()) == (rank, size)
@@ -63,6 +75,8 @@ def adopt(path: str) -> None:
     assert (communicator.local_rank(), communicator.local_size()) == (rank, size)
     communicator.barrier()
     assert len(dist.distributed_c10d._world.pg_map) == groups
+    assert communicator._made is None, "no second store"
+    assert dist.distributed_c10d._get_default_store() is store
     dist.destroy_process_group()
 
 
@@ -127,7 +141,7 @@ def expect(call: Callable[[], object], text: str) -> None:
 
 
 SCENARIOS: dict[str, Callable[[str], None]] = {
-    scenario.__name__: scenario for scenario in (make, again, absent, faults, alone)
+    scenario.__name__: scenario for scenario in (make, again, apart, absent, faults, alone)
 }
 
 if __name__ == "__main__":

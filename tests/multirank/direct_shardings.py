@@ -138,9 +138,12 @@ def axes_and_uneven_shards(ranks: int) -> None:
     fused = FusionDefinitionWrapper(define)
     for grid in grids:
         mesh = mesh_of(grid, ("pp", "dp", "tp"))
-        for shape in ((3, 5, 7), (1, 4, 2)):
+        for shape, orders in (
+            ((3, 5, 7), ((0, 1, 2), (2, 0, 1), (1, 1, 1))),
+            ((1, 4, 2), ((0, 2, 2),)),
+        ):
             x, y = torch.randn(shape), torch.randn(shape[-1])
-            for dims in ((0, 1, 2), (2, 0, 1), (1, 1, 1), (0, 2, 2)):
+            for dims in orders:
                 places = [Shard(d) for d in dims]
                 z, total = fused([place(x, mesh, *places), y.to(DEVICE), 0.5])
                 assert z.device_mesh is mesh and z.placements == tuple(places)
@@ -151,7 +154,7 @@ def axes_and_uneven_shards(ranks: int) -> None:
 
 def partial_outputs(ranks: int) -> None:
     """A sum over a sharded dim leaves as parts, as eager DTensor's does; maxima too."""
-    mesh, x = mesh_of(range(ranks)), torch.randn(5, 3)
+    mesh, x = mesh_of(range(ranks)), torch.randn(7, 3)
     with FusionDefinition() as fd:
         t = fd.define_tensor([-1, -1])
         for op in (fd.ops.sum, fd.ops.max, fd.ops.min):

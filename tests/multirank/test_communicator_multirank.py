@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,24 @@ def test_ranks_that_do_not_come_are_named(launcher: str, ranks: int) -> None:
 def test_late_and_dead_ranks_are_named_and_nothing_hangs() -> None:
     output = run_ranks(SCRIPT, 3, args=("faults", "3"))
     assert output.count("faults ok") == 2, output
+
+
+def test_a_lost_rank_is_named_through_both_doors() -> None:
+    env = {"MDFUSE_BACKEND": "reference"}
+    output = run_ranks(SCRIPT.with_name("faults_ranks.py"), 3, "mpirun", 150, env=env)
+    assert "rank 0 ok" in output and "rank 1 ok" in output, output
+
+
+def test_jobs_side_by_side_do_not_meet(tmp_path: Path) -> None:
+    """Two jobs of one user share the folder in which they meet, and nothing else."""
+    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [
+            pool.submit(run_ranks, SCRIPT, 2, args=("apart", str(n)), env=env) for n in (10, 20)
+        ]
+    for job in jobs:
+        assert job.result().count("apart ok") == 2, job.result()
+    assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
 
 
 def test_alone() -> None:

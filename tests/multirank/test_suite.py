@@ -5,12 +5,14 @@ for each way to start the suite, with the very command that the README gives.
 """
 
 import os
+from datetime import timedelta
 
 import pytest
 import torch
 from multirank import direct_cases, direct_shardings, thunder_cases
 from multirank.ranks import DEVICE, Case
 from multirank.runner import run_ranks
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from thunder_mdfuse import knobs
 from thunder_mdfuse.comm.communicator import Communicator
@@ -31,7 +33,8 @@ if RANKS > 1:
             pytest.skip(f"needs {case.ranks} ranks, found {RANKS}")
         monkeypatch.setenv("MDFUSE_VERIFY", "1")
         communicator = Communicator.instance()
-        assert communicator.group is not None
+        # Eager collectives of a case that failed on another rank end, too.
+        _set_pg_timeout(timedelta(seconds=20), communicator.group)
         torch.manual_seed(0)  # all ranks make the same global tensors
         case.run(RANKS)
         communicator.barrier()

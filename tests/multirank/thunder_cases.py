@@ -8,6 +8,7 @@ that no check passes because eager DTensor ran it.
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import thunder
@@ -328,7 +329,8 @@ def check_refusals(mesh: DeviceMesh) -> None:
 
 
 def one_axis_programs(ranks: int) -> None:
-    for program in one_axis(mesh_of(range(ranks))):
+    """With more ranks than two, which shard no differently, only the first of them."""
+    for program in islice(one_axis(mesh_of(range(ranks))), None if ranks == 2 else 12):
         check(program)
 
 
