@@ -1,9 +1,7 @@
 """Fusions on DTensors: meshes, placements, memory and cost; cases of the multi-rank suite."""
 
 import gc
-import time
 import weakref
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -17,6 +15,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, ShardOrderEntry,
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from thunder_mdfuse import DataType, FusionDefinition, FusionDefinitionWrapper, ParallelType
+from thunder_mdfuse.bench import dtensor_host
 from thunder_mdfuse.errors import DefinitionError, ProgramError
 from thunder_mdfuse.executable import programs
 from thunder_mdfuse.lru import CacheStats
@@ -248,24 +247,8 @@ def written_down(ranks: int) -> None:
 
 def host_cost(ranks: int) -> None:
     """A fusion without collectives costs the host at most twice what it costs on plain tensors."""
-    mesh = mesh_of(range(ranks))
-    fused, plain = FusionDefinitionWrapper(chain), FusionDefinitionWrapper(chain)
-    x = place(torch.randn(16, 16), mesh, Shard(0))
-    local = x.to_local().clone()
-    calls = (lambda: plain.fd.execute([local, local]), lambda: fused([x, x]))
-    seconds = [[fastest(call) for call in calls] for _ in range(5)]
-    on_plain, on_dtensors = (min(column) for column in zip(*seconds, strict=True))
-    assert on_dtensors <= 2 * on_plain, f"{on_dtensors * 1e6:.1f} us, {on_plain * 1e6:.1f} us"
-
-
-def fastest(call: Callable[[], Any]) -> float:
-    """Of the host's own time: ranks share the cores."""
-    best = float("inf")
-    for _ in range(20):
-        start = time.thread_time()
-        call()
-        best = min(best, time.thread_time() - start)
-    return best
+    found = dtensor_host.host_cost(mesh_of(range(ranks)))
+    assert found.ratio <= 2, found
 
 
 CASES = [
