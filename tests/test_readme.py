@@ -268,6 +268,21 @@ def test_the_program_over_dtensors_runs(tmp_path: Path) -> None:
     assert "on mesh[tp=2]" in shown
 
 
+def test_the_definition_over_dtensors_runs(tmp_path: Path) -> None:
+    script = tmp_path / "direct_tp.py"
+    script.write_text(written("multidevice"))
+    shown = run_ranks(script, 2, "mpirun", 240, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert shown == "(Shard(dim=0),) 0\n"
+
+
+def test_the_suite_of_several_ranks_is_started_as_it_says() -> None:
+    """tests/multirank/test_suite.py runs these commands."""
+    suite = (ROOT / "tests" / "multirank" / "test_suite.py").read_text()
+    assert 'run_ranks("pytest", ranks, launcher, 300, ["-m", "multigpu"], env)' in suite
+    assert ".venv/bin/mpirun -np 2 .venv/bin/python -m pytest -m multigpu\n" in README.read_text()
+    assert "torchrun --standalone --nproc-per-node 2 -m pytest -m multigpu\n" in README.read_text()
+
+
 def test_the_definition_runs() -> None:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):

@@ -103,7 +103,7 @@ class Distributed:
         self._name, self._scope, self._outputs = name, scope, outputs
         self._values, self._carries = values, carries
         self._programs: Lru[Any, Program] = Lru(MOST_PROGRAMS)
-        self._prepared: Lru[Any, Prepared] = Lru(MOST_CALLS)
+        self._prepared: dict[Any, Prepared] = {}
         self._last: tuple[Program, weakref.ref[TorchMesh]] | None = None
 
     def run(self, inputs: Sequence[Any], opened: Opened, values: Sequence[Any]) -> list[Any]:
@@ -112,7 +112,10 @@ class Distributed:
         key = (opened.key, carried)
         known = self._prepared.get(key)
         if known is None:
-            known = self._prepared.put(key, self._prepare(inputs, opened, values))
+            known = self._prepare(inputs, opened, values)
+            if len(self._prepared) >= MOST_CALLS:  # sizes that change with every call
+                self._prepared.clear()
+            self._prepared[key] = known
         program, mesh = known.program, opened.mesh
         found = program.executable.run(values, mesh, known.wholes)
         self._last = program, weakref.ref(mesh)
