@@ -44,9 +44,10 @@ template <int V, class T, class I>
 MDF_DEVICE Vec<T, V> load_pieces(const T* p, I i MDF_SITE) {
   constexpr int WORDS = int(sizeof(T)) * V / 4;
   static_assert(WORDS % 4 == 0, "a vector of whole pieces");
-  const u64 address = u64(p) + u64(i64(i)) * sizeof(T);
-  const u32* pieces = reinterpret_cast<const u32*>(address & ~u64(15));
-  const u32 past = u32(address & 15);
+  const char* bytes = reinterpret_cast<const char*>(p) + i64(i) * i64(sizeof(T));
+  const u32 past = u32(u64(bytes) & 15);
+  // Not from the address as a number: the compiler would not know that it is global memory.
+  const u32* pieces = reinterpret_cast<const u32*>(bytes - past);
   u32 w[WORDS + 4];
 #pragma unroll
   for (int k = 0; k < WORDS + 4; k += 4) {

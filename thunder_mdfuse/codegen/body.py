@@ -175,8 +175,10 @@ class BodyWriter:
         head = f"for (mdf::i32 j = 0; j < {self.plan.launch.vector}; ++j)"
         lanes = block.open(head, "#pragma unroll")
         if self.edges:
-            place, (_, extent) = f"{self.fast} + j", self._place().split(", ")
-            lanes.add(f"const bool inside = MDF_IN_BOUNDS({place} >= 0 && {place} < {extent});")
+            # What lies before the row is beyond its end as an unsigned number: one comparison.
+            unsigned = self.index.replace("mdf::i", "mdf::u")
+            place, extent = f"{unsigned}({self.fast} + j)", self._place().split(", ")[1]
+            lanes.add(f"const bool inside = MDF_IN_BOUNDS({place} < {unsigned}({extent}));")
         return lanes
 
     def _stores(self, block: Block, lanes: Block, stores: list[Store], guard: str) -> None:

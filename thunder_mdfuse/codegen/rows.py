@@ -24,9 +24,10 @@ from thunder_mdfuse.schedule.launch import (
 )
 from thunder_mdfuse.schedule.plan import Instr, KernelPlan, Load, Store
 
-# How many vectors of a long row a thread has in flight: with 2048 threads an SM 16 bytes each are
-# 32 KB, and 45 are wanted.
+# What is not held is fetched so many vectors of each load at a time, so many bytes of all. With
+# 2048 threads an SM 16 bytes each are 32 KB in flight; 45 are wanted while some threads compute.
 FEW_AT_ONCE = 4
+BYTES_AT_ONCE = 64
 
 
 class RowsWriter(KernelWriter):
@@ -172,6 +173,10 @@ class RowsWriter(KernelWriter):
     def _loops(self, phase: int, reductions: list[int], stores: list[Store]) -> None:
         skip = set(self.held) if self.launch.hold != "none" else set()
         needed = sorted(needed_in(self.plan, phase, skip))
+        guard = "live" if self.launch.threads != self.launch.group else ""
+        if self._streams(needed, skip):
+            self._chunks(needed, reductions, stores, guard)
+            return
         early = [at for at in needed if self.fetched_in.get(at) == phase]
         unrolled = self.launch.items <= MOST_UNROLLED and self.launch.hold != "none"
         if self.launch.hold == "registers":
@@ -189,8 +194,35 @@ class RowsWriter(KernelWriter):
         for at in needed:
             if at in skip:
                 self._use_held(inner, at, phase)
-        guard = "live" if self.launch.threads != self.launch.group else ""
         self.body.element_statements(inner, needed, skip, reductions, stores, guard)
+
+    def _streams(self, needed: list[int], held: set[int]) -> bool:
+        """Whether the row only passes by: several vectors a thread, nothing of it held."""
+        vectors = [at for at in needed if self.plan.is_vector(at)]
+        waits = any(self._is_mailbox(at) for at in vectors)
+        return bool(vectors) and self.launch.items > 1 and not held and not waits
+
+    def _chunks(
+        self, needed: list[int], reductions: list[int], stores: list[Store], guard: str
+    ) -> None:
+        """Fetch some vectors, all loads of them first, then compute with them; and so on."""
+        vectors = [at for at in needed if self.plan.is_vector(at)]
+        each = sum(self.plan.body[at].dtype.itemsize for at in vectors) * self.launch.vector
+        count = min(self.launch.items, FEW_AT_ONCE, max(1, BYTES_AT_ONCE // each))
+        top, first = self.top, ""
+        if count < self.launch.items:
+            first = "f + "
+            top = top.open(f"for (mdf::i32 f = 0; f < {self.launch.items}; f += {count})")
+        for at in vectors:
+            top.add(f"{self.body.vector_type(at)} h{at}[{count}];")
+        inner = self._item_loop(True, top, count, first)
+        self.body.declare_operands(inner, vectors)
+        for at in vectors:
+            self.body.fetch(inner, at, f"h{at}[t]")
+        inner = self._item_loop(True, top, count, first)
+        for at in vectors:
+            inner.add(f"const {self.body.vector_type(at)} x{at} = h{at}[t];")
+        self.body.element_statements(inner, needed, set(vectors), reductions, stores, guard)
 
     def _is_mailbox(self, at: int) -> bool:
         load = self.plan.body[at].detail
@@ -208,18 +240,25 @@ class RowsWriter(KernelWriter):
         else:
             inner.add(f"const auto x{at} = mdf::load<{self.launch.vector}>(h{at}, {place});")
 
-    def _item_loop(self, unrolled: bool) -> Block:
-        """The loop over this thread's items, inside its bounds; sets the columns' symbols."""
-        pragma = "#pragma unroll" if unrolled else f"#pragma unroll {FEW_AT_ONCE}"
-        loop = self.top.open(f"for (mdf::i32 t = 0; t < {self.launch.items}; ++t)", pragma)
+    def _item_loop(
+        self, unrolled: bool, top: Block | None = None, count: int = 0, first: str = ""
+    ) -> Block:
+        """The loop over this thread's items, or ``count`` of them after the ``first``, inside its
+        bounds; sets the columns' symbols.
+        """
+        pragma = "#pragma unroll" if unrolled else ""
+        head = f"for (mdf::i32 t = 0; t < {count or self.launch.items}; ++t)"
+        loop = (top or self.top).open(head, pragma)
         vector, threads = self.launch.vector, self.launch.threads
         if self.plan.family != "pointwise":
-            step = f"(part * {self.launch.items} + t)" if self.shares_rows else self._wide("t")
+            step = f"(part * {self.launch.items} + {first}t)"
+            if not self.shares_rows:
+                step = self._wide(f"({first}t)" if first else "t")
             begin = " - shift" if self.launch.shift is not None else ""
             first = f"({step} * {self.launch.group} + lane) * {vector}{begin}"
             loop.add(f"const {self.index} c = {first};")
         else:
-            block = f"(static_cast<{self.index}>(blockIdx.x) * {self.launch.items} + t)"
+            block = f"(static_cast<{self.index}>(blockIdx.x) * {self.launch.items} + {first}t)"
             loop.add(f"const {self.index} c = ({block} * {threads} + threadIdx.x) * {vector};")
         if not self.launch.exact:
             loop = loop.open(f"if (MDF_IN_BOUNDS(c < {self.arguments.name(self.length)}))")

@@ -92,8 +92,12 @@ def _laid_out(
     twice = launched(plan)
     # What is stored for each column needs the row again, and a cluster still has it.
     again = any(sizes.symbols(s.offset) & {a.name for a in plan.columns} for s in plan.stores)
+    if again:
+        return once if twice.launch.hold == "none" else twice
+    # A mean square costs a division each element; exponentials cost less in one pass.
     alone = twice.launch.cluster == 1 and twice.launch.hold == "registers"
-    return twice if alone or (again and twice.launch.hold != "none") else once
+    squares = any(i.op == "reduce_squares" for i in once.body)
+    return twice if alone and squares else once
 
 
 class _LengthOf:

@@ -37,11 +37,15 @@ ROW_RULES = (
     RowRule(64, 32, 128),
     RowRule(128, 32, 128),
     RowRule(256, 64, 128),
+    # Three vectors a thread. (Reasoned: 256 threads with two each have a quarter of them idle.)
+    RowRule(384, 128, 128),
     RowRule(512, 256, 256, 6),
     RowRule(1024, 256, 256),
     RowRule(4096, 512, 512),
     RowRule(1 << 62, 1024, 1024),
 )
+# A long row that only passes by takes no registers from one fetch to the next.
+STREAMED = RowRule(1 << 62, 512, 512)
 POINTWISE_THREADS = 256
 # Bytes of loads that a thread should have in flight: 45 KB over 2048 threads of an SM is 22.
 BYTES_IN_FLIGHT = 32
@@ -90,6 +94,8 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
             PART_THREADS, width, PART_ITEMS, PART_THREADS, False, "registers", parts=parts
         )
     rule = next(r for r in ROW_RULES if not decide.less(r.vectors, vectors))
+    if rule.threads == 1024 and not held_loads(plan):
+        rule = STREAMED
     items = 1
     while decide.less(rule.group * items, vectors):
         items += 1 if items < 8 else items
