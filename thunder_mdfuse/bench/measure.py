@@ -7,7 +7,8 @@ sets larger than four times the L2 cache.
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -48,14 +49,29 @@ def captured(thunks: Callable[[], Sequence[Thunk]]) -> torch.cuda.CUDAGraph:
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         calls = thunks()
-        for call in [*calls, calls[0]]:
+        for call in calls:
             call()
+        with _not_waiting():
+            calls[0]()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
         for i in range(CALLS):
             calls[i % len(calls)]()
     return graph
+
+
+@contextmanager
+def _not_waiting() -> Iterator[None]:
+    """Raises where the host would wait for the GPU: found during a capture, that would leave torch's
+    random state unusable for the rest of the process.
+    """
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def host_time(call: Thunk, seconds: float = 0.2) -> float:
