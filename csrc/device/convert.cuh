@@ -141,7 +141,35 @@ MDF_DEVICE T from_compute(C v) {
   return cast<T>(v);
 }
 
-// Whole vectors. Pairs of the 16-bit floats share one conversion instruction.
+#if !defined(MDF_EMULATOR) && __CUDA_ARCH__ >= 890
+namespace detail {
+
+// Two at a time, where neither is NaN or rounds above the largest. lo stands at the lower address.
+template <class T>
+MDF_DEVICE u16 f8_pair(float lo, float hi) {
+  u16 pair;
+  if constexpr (same<T, f8e4m3>) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(hi), "f"(lo));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(hi), "f"(lo));
+  }
+  return pair;
+}
+template <class T, int V>
+MDF_DEVICE bool all_in_range(const Vec<float, V>& x) {
+  bool all = true;
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    const float size = hw::float_of(hw::bits_of(x.v[k]) & 0x7FFFFFFFu);
+    all = all && (same<T, f8e4m3> ? size <= 464.0f : size < 61440.0f);
+  }
+  return all;
+}
+
+}  // namespace detail
+#endif
+
+// Whole vectors. Pairs of the small floats share one conversion instruction.
 template <class T, int V>
 MDF_DEVICE Vec<Compute<T>, V> to_compute(const Vec<T, V>& x) {
   Vec<Compute<T>, V> out;
@@ -162,6 +190,19 @@ MDF_DEVICE Vec<T, V> from_compute(const Vec<C, V>& x) {
       out.v[k + 1] = T{u16(pair >> 16)};
     }
   } else {
+#if !defined(MDF_EMULATOR) && __CUDA_ARCH__ >= 890
+    if constexpr (V > 1 && same<C, float> && (same<T, f8e4m3> || same<T, f8e5m2>)) {
+      if (detail::all_in_range<T>(x)) {
+#pragma unroll
+        for (int k = 0; k < V; k += 2) {
+          const u16 pair = detail::f8_pair<T>(x.v[k], x.v[k + 1]);
+          out.v[k] = T{u8(pair & 0xFFu)};
+          out.v[k + 1] = T{u8(pair >> 8)};
+        }
+        return out;
+      }
+    }
+#endif
 #pragma unroll
     for (int k = 0; k < V; ++k) out.v[k] = cast<T>(x.v[k]);
   }

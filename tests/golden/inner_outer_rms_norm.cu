@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_b54c85e32f(
+extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_918200cac0(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_b54c85e32f(
       const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
       const mdf::Vec<mdf::bf16, 8> x3 = h3[t];
       const auto x1 = mdf::load<8>(b1, c);
-      mdf::Vec<mdf::bf16, 8> y4;
+      mdf::Vec<float, 8> y4;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
         const float v0 = mdf::to_compute(x0.v[j]);
@@ -111,9 +111,9 @@ extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_b54c85e32f(
         const float v10 = mdf::mul(v5, v9);
         const float v11 = mdf::sub(v2, v10);
         const float v12 = mdf::mul(v11, v4);
-        y4.v[j] = mdf::from_compute<mdf::bf16>(v12);
+        y4.v[j] = v12;
       }
-      mdf::store<8>(b4, c + d0 * p2, y4);
+      mdf::store<8>(b4, c + d0 * p2, mdf::from_compute<mdf::bf16>(y4));
     }
   }
   #pragma unroll
@@ -149,12 +149,12 @@ extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_b54c85e32f(
       }
     }
     const mdf::i32 d1 = c;
-    mdf::Vec<mdf::bf16, 8> y5;
+    mdf::Vec<float, 8> y5;
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
       const float v14 = s14.v[j];
-      y5.v[j] = mdf::from_compute<mdf::bf16>(v14);
+      y5.v[j] = v14;
     }
-    mdf::store<8>(b5, c, y5);
+    mdf::store<8>(b5, c, mdf::from_compute<mdf::bf16>(y5));
   }
 }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_dafa30f8cd(
+extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_f5f1de0b8d(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_dafa30f8cd(
         const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
         const mdf::Vec<mdf::bf16, 8> x4 = h4[t];
         const auto x1 = mdf::load<8>(b1, c);
-        mdf::Vec<mdf::bf16, 8> y5;
+        mdf::Vec<float, 8> y5;
         #pragma unroll
         for (mdf::i32 j = 0; j < 8; ++j) {
           const float v0 = mdf::to_compute(x0.v[j]);
@@ -141,9 +141,9 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_dafa30f8cd(
           const float v15 = mdf::mul(v8, v14);
           const float v16 = mdf::sub(v13, v15);
           const float v17 = mdf::mul(v16, v7);
-          y5.v[j] = mdf::from_compute<mdf::bf16>(v17);
+          y5.v[j] = v17;
         }
-        mdf::store<8>(b5, c + d0 * p2, y5);
+        mdf::store<8>(b5, c + d0 * p2, mdf::from_compute<mdf::bf16>(y5));
       }
     }
   }
@@ -212,16 +212,16 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_dafa30f8cd(
       }
     }
     const mdf::i32 d1 = c;
-    mdf::Vec<mdf::bf16, 8> y6;
-    mdf::Vec<mdf::bf16, 8> y7;
+    mdf::Vec<float, 8> y6;
+    mdf::Vec<float, 8> y7;
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
       const float v19 = s19.v[j];
       const float v20 = s20.v[j];
-      y6.v[j] = mdf::from_compute<mdf::bf16>(v19);
-      y7.v[j] = mdf::from_compute<mdf::bf16>(v20);
+      y6.v[j] = v19;
+      y7.v[j] = v20;
     }
-    mdf::store<8>(b6, c, y6);
-    mdf::store<8>(b7, c, y7);
+    mdf::store<8>(b6, c, mdf::from_compute<mdf::bf16>(y6));
+    mdf::store<8>(b7, c, mdf::from_compute<mdf::bf16>(y7));
   }
 }

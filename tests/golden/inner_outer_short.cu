@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_c00c08f254(
+extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_274ac12ace(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_IN(float) b2,
@@ -143,9 +143,9 @@ extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_c00c08f254(
           const float v15 = mdf::mul(v8, v14);
           const float v16 = mdf::sub(v13, v15);
           const float v17 = mdf::mul(v16, v7);
-          y5.v[j] = mdf::from_compute<float>(v17);
+          y5.v[j] = v17;
         }
-        if (live) mdf::store<4>(b5, c + d0 * p2, y5);
+        if (live) mdf::store<4>(b5, c + d0 * p2, mdf::from_compute<float>(y5));
       }
     }
   }
@@ -238,10 +238,10 @@ extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_c00c08f254(
     for (mdf::i32 j = 0; j < 4; ++j) {
       const float v19 = s19.v[j];
       const float v20 = s20.v[j];
-      y6.v[j] = mdf::from_compute<float>(v19);
-      y7.v[j] = mdf::from_compute<float>(v20);
+      y6.v[j] = v19;
+      y7.v[j] = v20;
     }
-    mdf::store<4>(b6, c, y6);
-    mdf::store<4>(b7, c, y7);
+    mdf::store<4>(b6, c, mdf::from_compute<float>(y6));
+    mdf::store<4>(b7, c, mdf::from_compute<float>(y7));
   }
 }

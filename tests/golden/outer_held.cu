@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_outer_4b37e2f970(
+extern "C" __global__ void __launch_bounds__(512) mdf_outer_97b81f495d(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -68,9 +68,9 @@ extern "C" __global__ void __launch_bounds__(512) mdf_outer_4b37e2f970(
         const float v2 = mdf::sub(v0, w1.v[j]);
         const float v3 = mdf::exp(v2);
         const float v5 = mdf::div(v3, w4.v[j]);
-        y1.v[j] = mdf::from_compute<float>(v5);
+        y1.v[j] = v5;
       }
-      mdf::store<4>(b1, c * p0 + r, y1);
+      mdf::store<4>(b1, c * p0 + r, mdf::from_compute<float>(y1));
     }
   }
 }

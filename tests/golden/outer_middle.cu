@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_outer_c49c4ae592(
+extern "C" __global__ void __launch_bounds__(256) mdf_outer_f6c668cfd2(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -59,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_c49c4ae592(
     mdf::Vec<float, 4> y2;
     #pragma unroll
     for (mdf::i32 j = 0; j < 4; ++j) {
-      y2.v[j] = mdf::from_compute<float>(w3.v[j]);
+      y2.v[j] = w3.v[j];
     }
-    mdf::store<4>(b2, r, y2);
+    mdf::store<4>(b2, r, mdf::from_compute<float>(y2));
   }
 }

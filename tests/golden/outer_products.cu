@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_outer_cdcecb8dc1(
+extern "C" __global__ void __launch_bounds__(256) mdf_outer_c615739650(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -42,9 +42,9 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_cdcecb8dc1(
           const float v1 = mdf::to_compute(x1.v[j]);
           const float v2 = mdf::mul(v0, v1);
           a3.v[j] = mdf::Sum::apply(a3.v[j], v2);
-          y2.v[j] = mdf::from_compute<float>(v2);
+          y2.v[j] = v2;
         }
-        mdf::store<4>(b2, c * p0 + r, y2);
+        mdf::store<4>(b2, c * p0 + r, mdf::from_compute<float>(y2));
       }
     }
   }
@@ -54,8 +54,8 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_cdcecb8dc1(
     mdf::Vec<float, 4> y3;
     #pragma unroll
     for (mdf::i32 j = 0; j < 4; ++j) {
-      y3.v[j] = mdf::from_compute<float>(w3.v[j]);
+      y3.v[j] = w3.v[j];
     }
-    mdf::store<4>(b3, r, y3);
+    mdf::store<4>(b3, r, mdf::from_compute<float>(y3));
   }
 }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_outer_9333eeb724(
+extern "C" __global__ void __launch_bounds__(256) mdf_outer_f05d2167f8(
     MDF_IN(mdf::bf16) b0,
     MDF_OUT(mdf::bf16) b1,
     MDF_INOUT(float) b2,
@@ -67,11 +67,11 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_9333eeb724(
   }
   const auto w1 = mdf::column_reduce<mdf::Sum, 32, 256>(a1, scratch_f32);
   if (live && y == 0) {
-    mdf::Vec<mdf::bf16, 8> y1;
+    mdf::Vec<float, 8> y1;
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
-      y1.v[j] = mdf::from_compute<mdf::bf16>(w1.v[j]);
+      y1.v[j] = w1.v[j];
     }
-    mdf::store<8>(b1, r, y1);
+    mdf::store<8>(b1, r, mdf::from_compute<mdf::bf16>(y1));
   }
 }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_959291f5ed(
+extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_194490f4c1(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -21,9 +21,9 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_959291f5ed(
         const float v1 = mdf::to_compute(x1.v[j]);
         const float v2 = mdf::add(v0, v1);
         const float v3 = mdf::tanh(v2);
-        y2.v[j] = mdf::from_compute<float>(v3);
+        y2.v[j] = v3;
       }
-      mdf::store<4>(b2, c, y2);
+      mdf::store<4>(b2, c, mdf::from_compute<float>(y2));
     }
   }
 }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_838f82126c(
+extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_e8b2b909d1(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -27,9 +27,9 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_838f82126c(
         const float v6 = mdf::where(v5, v3, static_cast<float>(1.5));
         const bool v7 = MDF_IN_BOUNDS((d1 + j) >= 0 && (d1 + j) < p2);
         const float v8 = mdf::where(v7, v2, v6);
-        y2.v[j] = mdf::from_compute<float>(v8);
+        y2.v[j] = v8;
       }
-      mdf::store<4>(b2, c, y2);
+      mdf::store<4>(b2, c, mdf::from_compute<float>(y2));
     }
   }
 }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_3a29f9b791(
+extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_12b9de9a89(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_OUT(mdf::bf16) b2,
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_3a29f9b791(
       const mdf::i32 d1 = c;
       const auto x0 = mdf::load<8>(b0, c);
       const auto x6 = mdf::load<8>(b1, c);
-      mdf::Vec<mdf::bf16, 8> y2;
+      mdf::Vec<float, 8> y2;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
         const float v0 = mdf::to_compute(x0.v[j]);
@@ -22,9 +22,9 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_3a29f9b791(
         const float v5 = mdf::loose_div(v0, v4);
         const float v6 = mdf::to_compute(x6.v[j]);
         const float v7 = mdf::mul(v5, v6);
-        y2.v[j] = mdf::from_compute<mdf::bf16>(v7);
+        y2.v[j] = v7;
       }
-      mdf::store<8>(b2, c, y2);
+      mdf::store<8>(b2, c, mdf::from_compute<mdf::bf16>(y2));
     }
   }
 }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_eaca3819cf(
+extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_5a3b112d2e(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -20,9 +20,9 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_eaca3819cf(
         const float v0 = mdf::to_compute(x0.v[j]);
         const float v1 = mdf::to_compute(mdf::load1(b1, d0 + (d1 + j) * p2));
         const float v2 = mdf::sub(v0, v1);
-        y2.v[j] = mdf::from_compute<float>(v2);
+        y2.v[j] = v2;
       }
-      mdf::store<4>(b2, c, y2);
+      mdf::store<4>(b2, c, mdf::from_compute<float>(y2));
     }
   }
 }

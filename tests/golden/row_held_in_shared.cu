@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(1024) mdf_row_f0526b6688(
+extern "C" __global__ void __launch_bounds__(1024) mdf_row_272f722cc8(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(1024) mdf_row_f0526b6688(
       mdf::store<8>(h0, (t * 1024 + threadIdx.x) * 8, x0);
       const mdf::Vec<mdf::bf16, 8> x1 = mdf::load<8>(b1, c + d0 * p0);
       mdf::store<8>(h1, (t * 1024 + threadIdx.x) * 8, x1);
-      mdf::Vec<mdf::bf16, 8> y3;
+      mdf::Vec<float, 8> y3;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
         const float v0 = mdf::to_compute(x0.v[j]);
@@ -33,9 +33,9 @@ extern "C" __global__ void __launch_bounds__(1024) mdf_row_f0526b6688(
         const float v2 = mdf::add(v0, v1);
         const float v3 = mdf::mul(v2, v2);
         a4 = mdf::Sum::apply(a4, v3);
-        y3.v[j] = mdf::from_compute<mdf::bf16>(v2);
+        y3.v[j] = v2;
       }
-      mdf::store<8>(b3, c + d0 * p0, y3);
+      mdf::store<8>(b3, c + d0 * p0, mdf::from_compute<mdf::bf16>(y3));
     }
   }
   const float v4 = mdf::group_reduce<mdf::Sum, 1024, 1024>(a4, scratch_f32);
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(1024) mdf_row_f0526b6688(
       const auto x0 = mdf::load<8>(h0, (t * 1024 + threadIdx.x) * 8);
       const auto x1 = mdf::load<8>(h1, (t * 1024 + threadIdx.x) * 8);
       const auto x11 = mdf::load<8>(b2, c);
-      mdf::Vec<mdf::bf16, 8> y4;
+      mdf::Vec<float, 8> y4;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
         const float v0 = mdf::to_compute(x0.v[j]);
@@ -59,9 +59,9 @@ extern "C" __global__ void __launch_bounds__(1024) mdf_row_f0526b6688(
         const float v10 = mdf::mul(v2, v9);
         const float v11 = mdf::to_compute(x11.v[j]);
         const float v12 = mdf::mul(v10, v11);
-        y4.v[j] = mdf::from_compute<mdf::bf16>(v12);
+        y4.v[j] = v12;
       }
-      mdf::store<8>(b4, c + d0 * p0, y4);
+      mdf::store<8>(b4, c + d0 * p0, mdf::from_compute<mdf::bf16>(y4));
     }
   }
 }

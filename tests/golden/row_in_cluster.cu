@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_row_6a076c9495(
+extern "C" __global__ void __launch_bounds__(512) mdf_row_8ba24d4ae9(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0) {
@@ -85,9 +85,9 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_6a076c9495(
         const float v2 = mdf::sub(v0, v1);
         const float v3 = mdf::exp(v2);
         const float v5 = mdf::div(v3, v4);
-        y1.v[j] = mdf::from_compute<float>(v5);
+        y1.v[j] = v5;
       }
-      mdf::store<4>(b1, c + d0 * p0, y1);
+      mdf::store<4>(b1, c + d0 * p0, mdf::from_compute<float>(y1));
     }
   }
   mdf::cluster_barrier();

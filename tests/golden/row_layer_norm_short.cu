@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) mdf_row_f4a388530b(
+extern "C" __global__ void __launch_bounds__(128) mdf_row_a2df8b0605(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_IN(float) b2,
@@ -79,9 +79,9 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_f4a388530b(
         const float v14 = mdf::mul(v12, v13);
         const float v15 = mdf::to_compute(x15.v[j]);
         const float v16 = mdf::add(v14, v15);
-        y3.v[j] = mdf::from_compute<float>(v16);
+        y3.v[j] = v16;
       }
-      if (live) mdf::store<4>(b3, c + d0 * p1, y3);
+      if (live) mdf::store<4>(b3, c + d0 * p1, mdf::from_compute<float>(y3));
     }
   }
 }

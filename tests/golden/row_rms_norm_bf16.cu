@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_c9012ae10c(
+extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_7dcb62a677(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_OUT(mdf::bf16) b2,
@@ -41,15 +41,15 @@ extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_c9012ae10c(
     const mdf::i32 d1 = c;
     const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
     const auto x9 = mdf::load<8>(b1, c);
-    mdf::Vec<mdf::bf16, 8> y2;
+    mdf::Vec<float, 8> y2;
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
       const float v0 = mdf::to_compute(x0.v[j]);
       const float v8 = mdf::mul(v0, v7);
       const float v9 = mdf::to_compute(x9.v[j]);
       const float v10 = mdf::mul(v8, v9);
-      y2.v[j] = mdf::from_compute<mdf::bf16>(v10);
+      y2.v[j] = v10;
     }
-    mdf::store<8>(b2, c + d0 * p0, y2);
+    mdf::store<8>(b2, c + d0 * p0, mdf::from_compute<mdf::bf16>(y2));
   }
 }

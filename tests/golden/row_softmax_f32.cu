@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) mdf_row_c5e419d0af(
+extern "C" __global__ void __launch_bounds__(128) mdf_row_d2ffc7721f(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -65,9 +65,9 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_c5e419d0af(
         const float v2 = mdf::sub(v0, v1);
         const float v3 = mdf::exp(v2);
         const float v5 = mdf::div(v3, v4);
-        y1.v[j] = mdf::from_compute<float>(v5);
+        y1.v[j] = v5;
       }
-      if (live) mdf::store<4>(b1, c + d0 * p1, y1);
+      if (live) mdf::store<4>(b1, c + d0 * p1, mdf::from_compute<float>(y1));
     }
   }
 }

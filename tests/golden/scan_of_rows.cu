@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_scan_0fec63c8bc(
+extern "C" __global__ void __launch_bounds__(512) mdf_scan_f81a2ecc50(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0) {
@@ -33,9 +33,9 @@ extern "C" __global__ void __launch_bounds__(512) mdf_scan_0fec63c8bc(
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
         const float v2 = r2.v[j];
-        y1.v[j] = mdf::from_compute<float>(v2);
+        y1.v[j] = v2;
       }
-      mdf::store<4>(b1, c + d0 * p0, y1);
+      mdf::store<4>(b1, c + d0 * p0, mdf::from_compute<float>(y1));
     }
   }
 }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) mdf_scan_89e1dfa022(
+extern "C" __global__ void __launch_bounds__(128) mdf_scan_ddb24d7e1c(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -35,9 +35,9 @@ extern "C" __global__ void __launch_bounds__(128) mdf_scan_89e1dfa022(
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
         const float v2 = r2.v[j];
-        y1.v[j] = mdf::from_compute<float>(v2);
+        y1.v[j] = v2;
       }
-      if (live) mdf::store<4>(b1, c + d0 * p1, y1);
+      if (live) mdf::store<4>(b1, c + d0 * p1, mdf::from_compute<float>(y1));
     }
   }
 }

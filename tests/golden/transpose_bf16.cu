@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_transpose_b2eb51bfef(
+extern "C" __global__ void __launch_bounds__(256) mdf_transpose_2560446189(
     MDF_IN(mdf::bf16) b0,
     MDF_OUT(mdf::bf16) b1,
     const mdf::i32 p0,
@@ -42,14 +42,14 @@ extern "C" __global__ void __launch_bounds__(256) mdf_transpose_b2eb51bfef(
     const mdf::i32 d1 = from_a + la;
     if (MDF_IN_BOUNDS(d0 < p2 && d1 < p3)) {
       const auto x0 = Tile_x0::row<8>(tile_x0, lb, la);
-      mdf::Vec<mdf::bf16, 8> y1;
+      mdf::Vec<float, 8> y1;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
         const float v0 = mdf::to_compute(x0.v[j]);
         const float v2 = mdf::mul(v0, static_cast<float>(2.0));
-        y1.v[j] = mdf::from_compute<mdf::bf16>(v2);
+        y1.v[j] = v2;
       }
-      mdf::store<8>(b1, d0 * p3 + d1, y1);
+      mdf::store<8>(b1, d0 * p3 + d1, mdf::from_compute<mdf::bf16>(y1));
     }
   }
 }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_transpose_9aa94e5753(
+extern "C" __global__ void __launch_bounds__(256) mdf_transpose_e07b4de32f(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_OUT(mdf::bf16) b2,
@@ -57,18 +57,18 @@ extern "C" __global__ void __launch_bounds__(256) mdf_transpose_9aa94e5753(
     if (MDF_IN_BOUNDS(d0 < p0 && d1 < p1)) {
       const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
       const auto x1 = Tile_x1::row<8>(tile_x1, lb, la);
-      mdf::Vec<mdf::bf16, 8> y2;
-      mdf::Vec<mdf::bf16, 8> y3;
+      mdf::Vec<float, 8> y2;
+      mdf::Vec<float, 8> y3;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
         const float v0 = mdf::to_compute(x0.v[j]);
         const float v1 = mdf::to_compute(x1.v[j]);
         const float v2 = mdf::add(v0, v1);
-        y2.v[j] = mdf::from_compute<mdf::bf16>(v2);
-        y3.v[j] = mdf::from_compute<mdf::bf16>(v2);
+        y2.v[j] = v2;
+        y3.v[j] = v2;
       }
-      mdf::store<8>(b2, d0 * p1 + d1, y2);
-      Tile_y3::set_row(tile_y3, lb, la, y3);
+      mdf::store<8>(b2, d0 * p1 + d1, mdf::from_compute<mdf::bf16>(y2));
+      Tile_y3::set_row(tile_y3, lb, la, mdf::from_compute<mdf::bf16>(y3));
     }
   }
   mdf::barrier();

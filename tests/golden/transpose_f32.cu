@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_transpose_9a93f892fa(
+extern "C" __global__ void __launch_bounds__(256) mdf_transpose_d67e31b663(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -60,9 +60,9 @@ extern "C" __global__ void __launch_bounds__(256) mdf_transpose_9a93f892fa(
         const float v0 = mdf::to_compute(x0.v[j]);
         const float v1 = mdf::to_compute(x1.v[j]);
         const float v2 = mdf::sub(v0, v1);
-        y2.v[j] = mdf::from_compute<float>(v2);
+        y2.v[j] = v2;
       }
-      mdf::store<4>(b2, d0 * p1 + d1, y2);
+      mdf::store<4>(b2, d0 * p1 + d1, mdf::from_compute<float>(y2));
     }
   }
 }

@@ -63,8 +63,8 @@ def captured(thunks: Callable[[], Sequence[Thunk]]) -> torch.cuda.CUDAGraph:
 
 @contextmanager
 def _not_waiting() -> Iterator[None]:
-    """Raises where the host would wait for the GPU: found during a capture, that would leave torch's
-    random state unusable for the rest of the process.
+    """Raises where the host would wait for the GPU: found during a capture, that would leave
+    torch's random state unusable for the rest of the process.
     """
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")

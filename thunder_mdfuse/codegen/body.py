@@ -167,9 +167,10 @@ class BodyWriter:
 
     def _lanes(self, block: Block, stores: list[Store]) -> Block:
         """The loop over the elements of a vector, after the vectors that ``stores`` will fill."""
-        for number in dict.fromkeys(s.buffer for s in stores if s.access == "vector"):
-            cpp = CPP_TYPES[self.plan.buffers[number].dtype]
-            block.add(f"mdf::Vec<{cpp}, {self.plan.launch.vector}> y{number};")
+        for s in stores:
+            if s.access == "vector":
+                cpp = CPP_TYPES[self.plan.body[s.value].dtype.compute]
+                block.add(f"mdf::Vec<{cpp}, {self.plan.launch.vector}> y{s.buffer};")
         if self.plan.launch.vector == 1:
             return block
         head = f"for (mdf::i32 j = 0; j < {self.plan.launch.vector}; ++j)"
@@ -185,14 +186,14 @@ class BodyWriter:
         condition = f"if ({guard}) " if guard else ""
         inside = "if (inside) " if self.edges else ""
         for s in stores:
-            value = self._stored(s)
             if s.access == "vector":
-                lanes.add(f"y{s.buffer}.v[{self._slot()}] = {value};")
+                lanes.add(f"y{s.buffer}.v[{self._slot()}] = {self._value(s.value)};")
             else:
-                lanes.add(condition + inside + self._store(s, self.at_lane(s.offset), value))
+                store = self._store(s, self.at_lane(s.offset), self._stored(s))
+                lanes.add(condition + inside + store)
         for s in stores:
             if s.access == "vector":
-                vector = f"b{s.buffer}, {self.at_vector(s.offset)}, y{s.buffer}"
+                vector = f"b{s.buffer}, {self.at_vector(s.offset)}, {self._stored_vector(s)}"
                 call = f"mdf::store<{self.plan.launch.vector}>({vector});"
                 if self.edges:
                     whole = f"{vector}, {self._place()}"
@@ -213,6 +214,11 @@ class BodyWriter:
     def _stored(self, store: Store) -> str:
         dtype = self.plan.buffers[store.buffer].dtype
         return f"mdf::from_compute<{CPP_TYPES[dtype]}>({self._value(store.value)})"
+
+    def _stored_vector(self, store: Store) -> str:
+        """All elements of a vector, converted together: pairs share an instruction."""
+        dtype = self.plan.buffers[store.buffer].dtype
+        return f"mdf::from_compute<{CPP_TYPES[dtype]}>(y{store.buffer})"
 
     def _is_vector_load(self, at: int) -> bool:
         return self.plan.is_vector(at)

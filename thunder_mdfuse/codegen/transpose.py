@@ -62,9 +62,9 @@ class TransposeBody(BodyWriter):
         super()._stores(block, lanes, [s for s in stores if s.access != "staged"], guard)
         for s in stores:
             if s.access == "staged":
-                lanes.add(f"y{s.buffer}.v[{self._slot()}] = {self._stored(s)};")
-                key = Staged(-1, s).key
-                block.add(f"Tile_{key}::set_row(tile_{key}, lb, la, {key});")
+                lanes.add(f"y{s.buffer}.v[{self._slot()}] = {self._value(s.value)};")
+                key, vector = Staged(-1, s).key, self._stored_vector(s)
+                block.add(f"Tile_{key}::set_row(tile_{key}, lb, la, {vector});")
 
 
 class TransposeWriter(KernelWriter):
