@@ -322,9 +322,12 @@ OPS = [
 
 
 @st.composite
-def programs(draw) -> Program:
-    """A program of a few ops over one to three inputs on a small mesh."""
-    shape = draw(st.sampled_from(MESHES))
+def programs(draw, meshes=MESHES) -> Program:
+    """A program of a few ops over one to three inputs on a mesh with one of the shapes ``meshes``.
+
+    Names, by the number of axes, are those of a mesh whose axes the user named, or of one without.
+    """
+    shape = draw(st.sampled_from(meshes))
     mesh = Mesh(tuple(MeshAxis(n, k) for n, k in zip(NAMES, shape, strict=False)))
     pool = Pool(draw, Builder(mesh))
     for _ in range(draw(st.integers(1, 3))):

@@ -8,6 +8,7 @@ the full tensors.
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -134,6 +135,19 @@ Evaluate = Callable[[str, Any, list[Value], tuple[Any, ...]], list[Value]]
 
 def concrete(record: Any, env: dict[str, int]) -> Any:
     """An attribute record or type with all sizes evaluated."""
+    return _concrete(record, env) if _has_symbols(record) else record
+
+
+@lru_cache(maxsize=65536)
+def _has_symbols(record: Any) -> bool:
+    if isinstance(record, tuple):
+        return any(map(_has_symbols, record))
+    if is_dataclass(record) and not isinstance(record, type):
+        return any(_has_symbols(getattr(record, f.name)) for f in fields(record))
+    return isinstance(record, Expr)
+
+
+def _concrete(record: Any, env: dict[str, int]) -> Any:
     if isinstance(record, Expr):
         return sizes.evaluate(record, env)
     if isinstance(record, tuple):
@@ -255,11 +269,4 @@ COLLECTIVES: dict[str, Callable[[Any, list[torch.Tensor]], list[torch.Tensor]]] 
 
 def evaluate(op: str, attrs: Any, args: list[Value], types: tuple[Any, ...]) -> list[Value]:
     """The results of a local node that needs no other rank: the reference backend's torch call."""
-    empty = op in _OF_NOTHING and any(args[0].shape[d] == 0 for d in attrs.dims)
-    if empty:
-        # What an empty shard adds to a pending max or min; torch refuses to reduce nothing.
-        return [torch.full(types[0].shape, _OF_NOTHING[op], dtype=args[0].dtype)]
     return list(ATEN[op](args, attrs, [t.dtype for t in types], torch.device("cpu")))
-
-
-_OF_NOTHING = {"amax": float("-inf"), "amin": float("inf")}

@@ -85,6 +85,11 @@ def cast(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
 def reduction(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
     x = tensor(op, types, 0)
     _check_dims(op, attrs.dims, x.ndim)
+    if op in ("amax", "amin") and any(x.shape[d] == 0 for d in attrs.dims):
+        raise IRError(
+            f"{op} over dims {list(attrs.dims)} of {x}: nothing has no {op}; reduce a dim that has "
+            "elements"
+        )
     return (TensorType(x.dtype, drop_dims(x.shape, attrs.dims)),)
 
 

@@ -154,12 +154,33 @@ def _prod(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch
     )
 
 
-def _amax(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
-    return torch.amax(*_some_dims(args[0], attrs.dims))
+def _extreme(name: str) -> Row:
+    """amax, amin. Of an empty shard they are what changes no maximum or minimum beside it; that
+    the whole is not empty the type rule has seen.
+    """
+    function = getattr(torch, name)
+
+    def call(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
+        x, dims = _some_dims(args[0], attrs.dims)
+        if math.prod(x.size(d) for d in dims):
+            found: torch.Tensor = function(x, dims)
+            return found
+        shape = [n for d, n in enumerate(x.shape) if d not in dims]
+        return x.new_full(shape, _least(x.dtype) if name == "amax" else _most(x.dtype))
+
+    return one(call)
 
 
-def _amin(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
-    return torch.amin(*_some_dims(args[0], attrs.dims))
+def _least(dtype: torch.dtype) -> bool | int | float:
+    if dtype.is_floating_point:
+        return -math.inf
+    return False if dtype == torch.bool else torch.iinfo(dtype).min
+
+
+def _most(dtype: torch.dtype) -> bool | int | float:
+    if dtype.is_floating_point:
+        return math.inf
+    return True if dtype == torch.bool else torch.iinfo(dtype).max
 
 
 def _var_mean(
@@ -176,8 +197,8 @@ def _var_mean(
 
 ROWS["sum"] = one(_sum)
 ROWS["prod"] = one(_prod)
-ROWS["amax"] = one(_amax)
-ROWS["amin"] = one(_amin)
+ROWS["amax"] = _extreme("amax")
+ROWS["amin"] = _extreme("amin")
 ROWS["var"] = lambda args, attrs, dtypes, device=None: _var_mean(args, attrs, dtypes)[:1]
 ROWS["var_mean"] = _var_mean
 ROWS["argmax"] = one(lambda args, attrs, dtypes, device: torch.argmax(args[0], attrs.dim))

@@ -11,13 +11,16 @@ from thunder_mdfuse.comm.pending import Pending
 from thunder_mdfuse.comm.team import Team, mesh_team
 from thunder_mdfuse.comm.wire import Traffic
 from thunder_mdfuse.ir.graph import Node
+from thunder_mdfuse.runtime.strided import start_strided_gather
 
 Start = Callable[[torch.Tensor, Team, Any, Traffic], Pending]
 
 # One row per op that starts a collective.
 STARTS: dict[str, Start] = {
-    "all_gather": lambda x, team, a, traffic: collectives.start_all_gather(
-        x, team, a.dim, a.size, traffic=traffic
+    "all_gather": lambda x, team, a, traffic: (
+        collectives.start_all_gather(x, team, a.dim, a.size, traffic=traffic)
+        if a.split == 1
+        else start_strided_gather(x, team, a.dim, a.size, a.split, traffic)
     ),
     "all_reduce": lambda x, team, a, traffic: collectives.start_all_reduce(
         x, team, a.op, traffic=traffic
