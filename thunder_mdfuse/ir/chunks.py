@@ -22,11 +22,14 @@ def position(team: str) -> Size:
 def chunk_size(n: Size, ranks: int, where: Size, split: int = 1) -> Size:
     """Elements of a dim of size ``n`` at position ``where`` of ``ranks``."""
     if split > 1:
-        parts = [chunk_size(n, split, j) for j in range(split)]
-        total: Size = 0
-        for part in parts:
-            total = sizes.add(total, chunk_size(part, ranks, where))
-        return total
+        # All parts are as long as the first, then there is a shorter one, then there are empty
+        # ones: two terms, however many parts.
+        part = chunk_size(n, split, 0)
+        even = sizes.exact_quotient(n, part)
+        whole = even if even is not None else sizes.floordiv(n, part)
+        total = sizes.multiply(whole, chunk_size(part, ranks, where))
+        rest: Size = 0 if even is not None else sizes.mod(n, part)
+        return total if rest == 0 else sizes.add(total, chunk_size(rest, ranks, where))
     even = sizes.exact_quotient(n, ranks)
     if even is not None:
         return even

@@ -57,6 +57,8 @@ class Expr:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         return isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
 
     def __add__(self, other: "Size") -> "Size":
@@ -277,6 +279,15 @@ def nonnegative(size: Size, ranges: Ranges = NO_RANGES) -> bool:
     """Whether ``size >= 0`` is certain; where ``ranges`` are given, the other symbols are >= 1."""
     if isinstance(size, int):
         return size >= 0
+    return _nonnegative(size, ranges) if ranges else _always_nonnegative(size)
+
+
+@lru_cache(maxsize=65536)
+def _always_nonnegative(size: Expr) -> bool:
+    return _nonnegative(size, NO_RANGES)
+
+
+def _nonnegative(size: Expr, ranges: Ranges) -> bool:
     if not all(_atom_nonnegative(a, ranges) for m, _ in size.terms for a in m):
         return False
     if all(c > 0 for _, c in size.terms):
@@ -427,11 +438,30 @@ def evaluate(size: Size, values: Mapping[str, int]) -> int:
     """
     if isinstance(size, int):
         return size
-    result = substitute(size, values)
-    if not isinstance(result, int):
-        missing = ", ".join(sorted(symbols(result)))
-        raise IRError(f"size {size} needs values for {missing}")
-    return result
+    try:
+        return _evaluate(size, values, {})
+    except KeyError:
+        missing = ", ".join(sorted(symbols(size) - values.keys()))
+        raise IRError(f"size {size} needs values for {missing}") from None
+
+
+def _evaluate(size: Size, values: Mapping[str, int], known: dict[str, int]) -> int:
+    """``known``: the functions evaluated so far, since uneven cuts of cuts repeat theirs."""
+    if isinstance(size, int):
+        return size
+    total = 0
+    for monomial, c in size.terms:
+        for atom in monomial:
+            value = values[atom.name] if isinstance(atom, Sym) else known.get(atom.key)
+            if value is None:
+                assert isinstance(atom, Fn)
+                a, b = (_evaluate(x, values, known) for x in atom.args)
+                found = _FUNCTIONS[atom.op](a, b)
+                assert isinstance(found, int)
+                value = known[atom.key] = found
+            c *= value
+        total += c
+    return total
 
 
 def symbols(size: Size) -> set[str]:
