@@ -54,7 +54,9 @@ def device_meshes(ranks: int) -> dict[tuple[int, ...], list[DeviceMesh]]:
     turned = torch.arange(ranks).flip(0).roll(1)
     return {
         shape: [
-            DeviceMesh("cpu", torch.arange(ranks).reshape(shape), mesh_dim_names=NAMES[: len(shape)]),
+            DeviceMesh(
+                "cpu", torch.arange(ranks).reshape(shape), mesh_dim_names=NAMES[: len(shape)]
+            ),
             DeviceMesh("cpu", turned.reshape(shape), mesh_dim_names=NAMES[: len(shape)]),
         ]
         for shape in SHAPES[ranks]

@@ -65,8 +65,7 @@ def test_one_dim_on_two_axes():
         global mesh[dp=2, tp=4]
         %0 = input(position=0) : f32[16, 3] @ [Shard(0), Shard(0)]
         %1 = neg(%0) : f32[16, 3] @ [Replicate, Shard(0)]
-        %2 = exp(%0) : f32[16, 3] @ [Shard(0), Replicate]
-        return %1, %2
+        return %1
         """,
         """
         local mesh[dp=2, tp=4]
@@ -77,10 +76,44 @@ def test_one_dim_on_two_axes():
         %4 = all_gather(%3; team='dp', ranks=2, dim=0, size=16) : f32[16, 3]
         %5 = wait(%4) : f32[16, 3]
         %6 = chunk(%5; team='tp', ranks=4, dim=0) : f32[4, 3]
-        %7 = exp(%0) : f32[2, 3]
-        %8 = all_gather(%7; team='tp', ranks=4, dim=0, size=8) : f32[8, 3]
-        %9 = wait(%8) : f32[8, 3]
-        return %6, %9
+        return %6
+        """,
+    )
+
+
+def test_small_collectives_of_one_kind_are_one():
+    """Two all_reduces and two reduce_scatters, each pair of other shapes; the max stays alone."""
+    check_text(
+        """
+        global mesh[tp=2]
+        %0 = input(position=0) : f32[4] @ [Partial(sum)]
+        %1 = input(position=1) : f32[2, 3] @ [Partial(sum)]
+        %2 = input(position=2) : f32[2] @ [Partial(max)]
+        %3 = exp(%0) : f32[4] @ [Replicate]
+        %4 = exp(%1) : f32[2, 3] @ [Replicate]
+        %5 = exp(%2) : f32[2] @ [Replicate]
+        return %3, %4, %5
+        """,
+        """
+        local mesh[tp=2]
+        %0 = input(position=0) : f32[4]
+        %1 = input(position=1) : f32[2, 3]
+        %2 = input(position=2) : f32[2]
+        %3 = reshape(%0; shape=[1, 4]) : f32[1, 4]
+        %4 = reshape(%1; shape=[1, 6]) : f32[1, 6]
+        %5 = cat(%3, %4; dim=1) : f32[1, 10]
+        %6 = all_reduce(%5; team='tp', ranks=2, op='sum') : f32[1, 10]
+        %7 = wait(%6) : f32[1, 10]
+        %8 = slice(%7; starts=[0, 0], ends=[1, 4], steps=[1, 1]) : f32[1, 4]
+        %9 = reshape(%8; shape=[4]) : f32[4]
+        %10 = exp(%9) : f32[4]
+        %11 = slice(%7; starts=[0, 4], ends=[1, 10], steps=[1, 1]) : f32[1, 6]
+        %12 = reshape(%11; shape=[2, 3]) : f32[2, 3]
+        %13 = exp(%12) : f32[2, 3]
+        %14 = all_reduce(%2; team='tp', ranks=2, op='max') : f32[2]
+        %15 = wait(%14) : f32[2]
+        %16 = exp(%15) : f32[2]
+        return %10, %13, %16
         """,
     )
 

@@ -17,6 +17,7 @@ from thunder_mdfuse.ir.graph import Builder, Fusion, Node, Output, Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import Mesh, TensorType
 from thunder_mdfuse.sharding.changes import route
+from thunder_mdfuse.sharding.coalesce import coalesce
 from thunder_mdfuse.sharding.spec import (
     layout,
     local_shape,
@@ -43,7 +44,7 @@ def localize(fusion: Fusion) -> Fusion:
         Output(values[o.value], None if o.writes is None else values[Use(o.writes)].node)
         for o in fusion.outputs
     )
-    return localizer.builder.finish(outputs, fusion.guards)
+    return coalesce(localizer.builder.finish(outputs, fusion.guards))
 
 
 class _Localizer:

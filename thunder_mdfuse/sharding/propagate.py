@@ -13,10 +13,12 @@ ranks; it goes with either.
 from dataclasses import replace
 
 from thunder_mdfuse.errors import ShardingError
-from thunder_mdfuse.ir.attrs import LocalAttrs, ReshardAttrs, ShapeAttrs
+from thunder_mdfuse.ir.attrs import Attrs, LocalAttrs, ReshardAttrs, ShapeAttrs
 from thunder_mdfuse.ir.graph import Builder, Fusion, Node, Output, Use, number, placed
-from thunder_mdfuse.ir.types import Mesh, Placements, TensorType
+from thunder_mdfuse.ir.ops import row
+from thunder_mdfuse.ir.types import Mesh, Placements, TensorType, Type
 from thunder_mdfuse.sharding.choice import Places, choose
+from thunder_mdfuse.sharding.expand import EXPANSIONS
 from thunder_mdfuse.sharding.factors import Site
 from thunder_mdfuse.sharding.spec import check_placed, replicated
 
@@ -46,6 +48,10 @@ def places_of(fusion_or_builder: Fusion | Builder, uses: tuple[Use, ...]) -> Pla
     """The placements of ``uses``; None for scalars and plain tensors."""
     types = (fusion_or_builder.type_of(use) for use in uses)
     return tuple(t.placements if isinstance(t, TensorType) else None for t in types)
+
+
+def _unplaced(t: Type) -> Type:
+    return t.placed(None) if isinstance(t, TensorType) else t
 
 
 class _Propagation:
@@ -89,11 +95,21 @@ class _Propagation:
         if node.op == "reshard":
             assert isinstance(node.attrs, ReshardAttrs)
             return self._emit(node, args, (node.attrs.placements,))
+        expand = EXPANSIONS.get(node.op)
+        expanded = expand(self.builder, self.mesh, self._op, node, args) if expand else None
+        if expanded is not None:
+            return (expanded,)
         wanted = tuple(t.placements if isinstance(t, TensorType) else None for t in node.types)
         results = self._emit(node, args, self._results(node, args, wanted))
         if not any(wanted) and all(a in self.anywhere for a in tensors):
             self.anywhere.update(results)
         return results
+
+    def _op(self, name: str, args: tuple[Use, ...], attrs: Attrs, wanted: Placements | None) -> Use:
+        """A further op with one result, pinned to ``wanted`` where that is not None."""
+        types = row(name).rule(name, tuple(map(self.builder.type_of, args)), attrs)
+        node = Node(name, args, attrs, tuple(map(_unplaced, types)))
+        return self._emit(node, args, self._results(node, args, (wanted,)))[0]
 
     def _results(self, node: Node, args: tuple[Use, ...], wanted: Places) -> Places:
         """What is pinned, and by the rule what is not."""
