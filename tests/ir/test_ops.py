@@ -24,6 +24,8 @@ def test_every_op_has_a_torch_call_or_a_reason():
         "all_reduce",
         "reduce_scatter",
         "all_to_all",
+        "broadcast",
+        "permute_ranks",
         "wait",
     }
 
@@ -37,7 +39,14 @@ def test_rows_are_named_as_they_are_found():
 def test_levels_and_kinds_are_known():
     assert {op.level for op in OPS.values()} == {"any", "global", "local"}
     starts = {name for name, op in OPS.items() if op.kind == "start"}
-    assert starts == {"all_gather", "all_reduce", "reduce_scatter", "all_to_all"}
+    assert starts == {
+        "all_gather",
+        "all_reduce",
+        "reduce_scatter",
+        "all_to_all",
+        "broadcast",
+        "permute_ranks",
+    }
     assert all(op.operands[0] <= op.operands[1] and op.results >= 1 for op in OPS.values())
 
 

@@ -51,13 +51,11 @@ def drawn(number: int, count: int, ranks: int) -> list[Program]:
 
 def device_meshes(ranks: int) -> dict[tuple[int, ...], list[DeviceMesh]]:
     """By shape: ids in order with names, and permuted."""
-    turned = torch.arange(ranks).flip(0).roll(1)
+    ids = torch.arange(ranks)
     return {
         shape: [
-            DeviceMesh(
-                "cpu", torch.arange(ranks).reshape(shape), mesh_dim_names=NAMES[: len(shape)]
-            ),
-            DeviceMesh("cpu", turned.reshape(shape), mesh_dim_names=NAMES[: len(shape)]),
+            DeviceMesh("cpu", order.reshape(shape), mesh_dim_names=NAMES[: len(shape)])
+            for order in (ids, ids.flip(0).roll(1))
         ]
         for shape in SHAPES[ranks]
     }

@@ -243,6 +243,15 @@ def _all_to_all(attrs: Any, held: list[torch.Tensor]) -> list[torch.Tensor]:
     return pieces(whole, attrs.scatter_dim, attrs.ranks)
 
 
+def _broadcast(attrs: Any, held: list[torch.Tensor]) -> list[torch.Tensor]:
+    assert held[attrs.source].shape[attrs.dim] == attrs.size
+    return [held[attrs.source]] * attrs.ranks
+
+
+def _permute_ranks(attrs: Any, held: list[torch.Tensor]) -> list[torch.Tensor]:
+    return held[::-1]
+
+
 def _chunk(attrs: Any, held: list[torch.Tensor]) -> list[torch.Tensor]:
     assert all(torch.equal(x, held[0]) for x in held), "chunk of a value that is not replicated"
     return pieces(held[0], attrs.dim, attrs.ranks, attrs.split)
@@ -258,6 +267,8 @@ COLLECTIVES: dict[str, Callable[[Any, list[torch.Tensor]], list[torch.Tensor]]] 
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "permute_ranks": _permute_ranks,
     # Not communication, but they depend on the position in the team.
     "chunk": _chunk,
     "keep_first": _keep_first,

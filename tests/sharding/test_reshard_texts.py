@@ -250,3 +250,45 @@ def test_one_dim_on_two_axes():
         return %2, %4
         """,
     )
+
+
+def test_gradients_of_q_k_and_v_are_added_and_then_reduced():
+    """Each reduced by itself, as a trace with explicit changes has it."""
+    check_text(
+        """
+        global mesh[tp=2]
+        %0 = input(position=0) : f32[8] @ [Partial(sum)]
+        %1 = input(position=1) : f32[8] @ [Partial(sum)]
+        %2 = input(position=2) : f32[8] @ [Partial(sum)]
+        %3 = reshard(%0; placements=[Replicate]) : f32[8] @ [Replicate]
+        %4 = reshard(%1; placements=[Replicate]) : f32[8] @ [Replicate]
+        %5 = reshard(%2; placements=[Replicate]) : f32[8] @ [Replicate]
+        %6 = add(%3, %4) : f32[8] @ [Replicate]
+        %7 = add(%6, %5) : f32[8] @ [Replicate]
+        return %7
+        """,
+        """
+        global mesh[tp=2]
+        %0 = input(position=0) : f32[8] @ [Partial(sum)]
+        %1 = input(position=1) : f32[8] @ [Partial(sum)]
+        %2 = input(position=2) : f32[8] @ [Partial(sum)]
+        %3 = add(%0, %1) : f32[8] @ [Partial(sum)]
+        %4 = add(%3, %2) : f32[8] @ [Partial(sum)]
+        %5 = reshard(%4; placements=[Replicate]) : f32[8] @ [Replicate]
+        return %5
+        """,
+    )
+
+
+def test_what_is_read_reduced_elsewhere_is_reduced():
+    text = """
+        global mesh[tp=2]
+        %0 = input(position=0) : f32[8] @ [Partial(sum)]
+        %1 = input(position=1) : f32[8] @ [Partial(sum)]
+        %2 = reshard(%0; placements=[Replicate]) : f32[8] @ [Replicate]
+        %3 = reshard(%1; placements=[Replicate]) : f32[8] @ [Replicate]
+        %4 = add(%2, %3) : f32[8] @ [Replicate]
+        return %2, %4
+        """
+    explicit = reshard(propagate(parse(text)))
+    assert [n.op for n in explicit.nodes].count("reshard") == 2

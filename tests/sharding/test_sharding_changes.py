@@ -79,6 +79,39 @@ def test_two_axes(found, wanted, expected):
     assert steps(TWO, (16, 16), found, wanted) == expected
 
 
+SQUARE = Mesh((MeshAxis("dp", 3), MeshAxis("tp", 3), MeshAxis("cp", 2)))
+HANDED_OUT = [
+    # To another axis of as many positions: each needs one chunk, not all of them.
+    ("Shard(0), Replicate, Replicate", "Replicate, Shard(0), Replicate", "broadcast@dp", 1),
+    ("Replicate, Shard(1), Replicate", "Shard(1), Replicate, Replicate", "broadcast@tp", 1),
+    ("Shard(0), Replicate, Shard(0)", "Replicate, Shard(0), Shard(0)", None, None),
+    # An axis that waits for a reduction, or has another size, cannot take the chunk.
+    ("Shard(0), Partial(sum), Replicate", "Replicate, Shard(0), Replicate", None, None),
+    (
+        "Shard(0), Replicate, Replicate",
+        "Replicate, Replicate, Shard(0)",
+        "all_gather@dp chunk@cp",
+        2,
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "wanted", "expected", "chunks"), HANDED_OUT)
+def test_a_shard_that_moves_to_another_axis_is_broadcast(found, wanted, expected, chunks):
+    if expected is None:
+        assert "broadcast" not in steps(SQUARE, (8, 9), found, wanted).split()[0]
+        return
+    assert steps(SQUARE, (8, 9), found, wanted) == expected
+    # Uneven shards count as the longest, which all positions send: 3 of 8 and 3 of 9 rows.
+    assert received(SQUARE, (8, 9), found, wanted) == chunks * 3 * (8 if "1" in found else 9) * 4
+
+
+def test_the_one_position_that_has_a_dim_of_size_1_hands_it_out():
+    assert steps(ONE, (1, 16), "Shard(0)", "Replicate") == "broadcast@tp"
+    assert received(ONE, (1, 16), "Shard(0)", "Replicate") == 64
+    assert steps(ONE, (2, 16), "Shard(0)", "Replicate") == "all_gather@tp"
+
+
 def test_axes_that_swap_dims_do_not_gather_everything():
     found, wanted = "Shard(0), Shard(1)", "Shard(1), Shard(0)"
     whole = received(TWO, (16, 16), found, "Replicate, Replicate")

@@ -145,7 +145,8 @@ EXPRS: dict[str, Row] = {
     **dict.fromkeys(("take", "take_along_axis", "gather", "embedding"), _LOOKUP),
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "embedding_backward"), _SCATTER),
     "rng_state": NotGenerated("read from torch's generator by the program"),
-    **dict.fromkeys(("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "wait"), _COMM),
+    **dict.fromkeys(("all_gather", "all_reduce", "reduce_scatter", "all_to_all"), _COMM),
+    **dict.fromkeys(("broadcast", "permute_ranks", "wait"), _COMM),
     **dict.fromkeys(("from_local", "to_local", "reshard", "var", "var_mean"), _EARLIER),
 }
 

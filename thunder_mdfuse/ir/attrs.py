@@ -239,6 +239,25 @@ class ExchangeCommAttrs:
 
 
 @dataclass(frozen=True)
+class SourceCommAttrs:
+    """broadcast: what position ``source`` holds, which has ``size`` elements along ``dim``."""
+
+    team: str
+    ranks: int
+    dim: int
+    size: Size
+    source: Size
+
+
+@dataclass(frozen=True)
+class TurnCommAttrs:
+    """permute_ranks: position p's part, as even as all, goes to position ``ranks - 1 - p``."""
+
+    team: str
+    ranks: int
+
+
+@dataclass(frozen=True)
 class ChunkAttrs:
     """This position's chunk of ``dim``: Replicate -> Shard, never communication."""
 
@@ -277,6 +296,8 @@ Attrs = (
     | GatherCommAttrs
     | ScatterCommAttrs
     | ExchangeCommAttrs
+    | SourceCommAttrs
+    | TurnCommAttrs
     | ChunkAttrs
 )
 NO_ATTRS = NoAttrs()

@@ -80,6 +80,10 @@ def all_to_all(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]
     return (with_dim(x, attrs.scatter_dim, size),)
 
 
+def broadcast(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
+    return (with_dim(tensor(op, types, 0), attrs.dim, attrs.size),)
+
+
 def chunk(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
     x = tensor(op, types, 0)
     size = chunk_size(x.shape[attrs.dim], attrs.ranks, position(attrs.team), attrs.split)

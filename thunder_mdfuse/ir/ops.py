@@ -160,6 +160,8 @@ _rows(
     at.ExchangeCommAttrs,
     level="local",
 )
+_rows("broadcast", "start", 1, chunks.broadcast, "contiguous", at.SourceCommAttrs, level="local")
+_rows("permute_ranks", "start", 1, chunks.unchanged, "contiguous", at.TurnCommAttrs, level="local")
 _rows("wait", "wait", 1, chunks.unchanged, "contiguous", level="local")
 
 

@@ -193,5 +193,6 @@ for _op, _call in (aten_shape.ROWS | aten_index.ROWS | aten_matmul.ROWS).items()
 ATEN["input"] = NotCalled("inputs are given by the caller")
 for _op in ("from_local", "to_local", "reshard"):
     ATEN[_op] = NotCalled("it ends with the localize stage, before anything is executed")
-for _op in ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "wait"):
+_COLLECTIVES = "all_gather all_reduce reduce_scatter all_to_all broadcast permute_ranks wait"
+for _op in _COLLECTIVES.split():
     ATEN[_op] = NotCalled("collectives are started and waited for by the program")

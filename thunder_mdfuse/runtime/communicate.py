@@ -9,11 +9,24 @@ from torch.distributed.device_mesh import DeviceMesh
 from thunder_mdfuse.comm import collectives
 from thunder_mdfuse.comm.pending import Pending
 from thunder_mdfuse.comm.team import Team, mesh_team
-from thunder_mdfuse.comm.wire import Traffic
+from thunder_mdfuse.comm.wire import Traffic, with_size
 from thunder_mdfuse.ir.graph import Node
 from thunder_mdfuse.runtime.strided import start_strided_gather
 
 Start = Callable[[torch.Tensor, Team, Any, Traffic], Pending]
+
+
+def _broadcast(x: torch.Tensor, team: Team, a: Any, traffic: Traffic) -> Pending:
+    """Others than the source may hold less or nothing, and bring what they get the room for."""
+    if team.position != a.source:
+        x = x.new_empty(with_size(x.shape, a.dim, a.size))
+    return collectives.start_broadcast(x, team, a.source, traffic=traffic)
+
+
+def _permute_ranks(x: torch.Tensor, team: Team, a: Any, traffic: Traffic) -> Pending:
+    pairs = [(p, team.size - 1 - p) for p in range(team.size)]
+    return collectives.start_permute(x, team, pairs, traffic=traffic)
+
 
 # One row per op that starts a collective.
 STARTS: dict[str, Start] = {
@@ -31,6 +44,8 @@ STARTS: dict[str, Start] = {
     "all_to_all": lambda x, team, a, traffic: collectives.start_all_to_all(
         x, team, a.scatter_dim, a.scatter_size, a.gather_dim, a.gather_size, traffic=traffic
     ),
+    "broadcast": _broadcast,
+    "permute_ranks": _permute_ranks,
 }
 
 

@@ -6,13 +6,15 @@ but for its value in the costs.
 
 The moves, ``n`` being the positions of the axis and ``B`` the bytes of the value that one rank
 holds *with the axis's cut undone*; each is possible only where the stack of cuts (see ``spec``)
-allows it:
+allows it. Shards count as long as the longest, since that is what is sent:
 
     found           wanted           step               bytes that each rank receives
     Shard(d)        Replicate        all_gather         (n-1)/n * B      d's innermost cut only
     Partial(op)     Replicate        all_reduce         2*(n-1)/n * B
     Partial(op)     Shard(d)         reduce_scatter     (n-1)/n * B
     Shard(d)        Shard(e)         all_to_all         (n-1)/n * B/n    d's innermost cut only
+    Shard(d) on i   Shard(d) on k    broadcast          B/n              i, k of one size; or d of
+    Shard(d)        Replicate        broadcast          B                size 1: position 0 has all
     Replicate       Shard(d)         chunk              0
     Replicate       Partial(sum)     keep_first         0                likewise product
     Replicate       Partial(avg)     none               0                likewise min and max
@@ -29,6 +31,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from thunder_mdfuse.ir import attrs as at
+from thunder_mdfuse.ir.chunks import position
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import REPLICATE, Mesh, Partial, Placements
 from thunder_mdfuse.sharding.spec import Cut, Layout, layout, local_size, nominal
@@ -83,7 +86,10 @@ _NOTHING = "nothing"
 
 
 class _Move(NamedTuple):
-    """A step before its attributes are known. ``other``: the dim that all_to_all scatters."""
+    """A step before its attributes are known.
+
+    ``other``: the dim that all_to_all scatters, the mesh axis that a broadcast cuts instead.
+    """
 
     op: str
     axis: int
@@ -118,9 +124,6 @@ def debt(shape: Shape, itemsize: int, mesh: Mesh, found: Placements, wanted: Pla
 @lru_cache(maxsize=65536)
 def _route(shape: Shape, itemsize: int, mesh: Mesh, found: Placements, wanted: Placements) -> Route:
     start, goal = _state(shape, mesh, found), _state(shape, mesh, wanted)
-    whole = itemsize * mesh.ranks**2
-    for size in shape:
-        whole *= nominal(size)
     # Entries order by cost, then number of steps, then the moves themselves: a total order, so
     # the choice among equals is the same in every process.
     queue: list[tuple[int, int, tuple[_Move, ...], _State]] = [(0, 0, (), start)]
@@ -132,9 +135,9 @@ def _route(shape: Shape, itemsize: int, mesh: Mesh, found: Placements, wanted: P
         if state in done:
             continue
         done.add(state)
-        for move, after in _moves(state, goal, mesh):
+        for move, after in _moves(shape, state, goal, mesh):
             if after not in done:
-                price = _price(move, state, whole, mesh)
+                price = _price(move, state, after, shape, itemsize, mesh)
                 heapq.heappush(queue, (cost + price, count + 1, (*moves, move), after))
     raise AssertionError(f"no way from {found} to {wanted}")
 
@@ -148,9 +151,10 @@ def _state(shape: Shape, mesh: Mesh, placements: Placements) -> _State:
     return _State(tuple(layout(n, placements, d, mesh) for d, n in enumerate(shape)), pending)
 
 
-def _moves(state: _State, goal: _State, mesh: Mesh) -> Iterator[tuple[_Move, _State]]:
+def _moves(shape: Shape, state: _State, goal: _State, mesh: Mesh) -> Iterator[tuple[_Move, _State]]:
     """The moves that may lead to ``goal``, and the states after them."""
     yield from _undo_cuts(state, goal)
+    yield from _hand_out(shape, state, goal, mesh)
     yield from _reduce(state, goal)
     bound = {cut.axis for cuts in state.dims for cut in cuts} | {axis for axis, _ in state.pending}
     for axis in range(len(mesh.axes)):
@@ -169,6 +173,27 @@ def _undo_cuts(state: _State, goal: _State) -> Iterator[tuple[_Move, _State]]:
         if target and cut.split == target[1].split == 1 and target[0] != d:
             e, landed = target
             yield _Move("all_to_all", cut.axis, d, e), lifted.cut(e, (*state.dims[e], landed))
+
+
+def _hand_out(
+    shape: Shape, state: _State, goal: _State, mesh: Mesh
+) -> Iterator[tuple[_Move, _State]]:
+    """Broadcasts: what one position of a team holds is all that the others need.
+
+    A shard that is to lie along another axis of as many positions is held by the position whose
+    number is the coordinate on that axis. Of a dim of size 1 the first position has everything.
+    """
+    bound = {cut.axis for cuts in state.dims for cut in cuts} | {axis for axis, _ in state.pending}
+    for d, cuts in enumerate(state.dims):
+        if not cuts or cuts == goal.dims[d][: len(cuts)]:
+            continue
+        cut, above = cuts[-1], cuts[:-1]
+        if local_size(shape[d], above, mesh) == 1:
+            yield _Move("broadcast", cut.axis, d), state.cut(d, above)
+        new = goal.dims[d][len(above)] if len(goal.dims[d]) > len(above) else None
+        same = new is not None and new.axis not in bound and new.ranks == cut.ranks
+        if same and new and above == goal.dims[d][: len(above)] and cut.split == new.split == 1:
+            yield _Move("broadcast", cut.axis, d, new.axis), state.cut(d, (*above, new))
 
 
 def _reduce(state: _State, goal: _State) -> Iterator[tuple[_Move, _State]]:
@@ -204,23 +229,39 @@ def _landing(axis: int, state: _State, goal: _State) -> tuple[int, Cut] | None:
     return None
 
 
-def _price(move: _Move, state: _State, whole: int, mesh: Mesh) -> int:
-    """Bytes that a rank receives, times all ranks squared (``whole`` has that factor)."""
+def _price(
+    move: _Move, state: _State, after: _State, shape: Shape, itemsize: int, mesh: Mesh
+) -> int:
+    """Bytes that a rank receives, times all ranks squared."""
     if move.op in ("chunk", "keep_first", _NOTHING):
         return 0
     ranks = mesh.axes[move.axis].size
-    held = whole
-    for cuts in state.dims:
-        for cut in cuts:
-            held //= cut.ranks
+    before, held = (_held(s, shape, itemsize) * mesh.ranks**2 for s in (state, after))
     if move.op == "all_gather":
-        held *= ranks
-    return held * (ranks - 1) // ranks * (2 if move.op == "all_reduce" else 1)
+        return before * (ranks - 1)
+    if move.op == "reduce_scatter":
+        return held * (ranks - 1)
+    if move.op == "broadcast":
+        return held
+    return before * (ranks - 1) // ranks * (2 if move.op == "all_reduce" else 1)
+
+
+def _held(state: _State, shape: Shape, itemsize: int) -> int:
+    """Bytes that the rank with the longest shards holds."""
+    total = itemsize
+    for size, cuts in zip(shape, state.dims, strict=True):
+        length = nominal(size)
+        for cut in cuts:
+            part = -(-length // cut.split)
+            length = min(length, -(-part // cut.ranks) * cut.split)
+        total *= length
+    return total
 
 
 def _steps(shape: Shape, mesh: Mesh, state: _State, moves: tuple[_Move, ...]) -> tuple[Step, ...]:
     """``moves`` with their attributes, following the cuts that each of them leaves."""
     steps = []
+    source: Size
     dims = list(state.dims)
 
     def size(d: int) -> Size:
@@ -233,6 +274,11 @@ def _steps(shape: Shape, mesh: Mesh, state: _State, moves: tuple[_Move, ...]) ->
             split = dims[d][-1].split
             dims[d] = dims[d][:-1]
             attributes = at.GatherCommAttrs(team, ranks, d, size(d), split)
+        elif op == "broadcast":
+            dims[d], source = dims[d][:-1], 0
+            if e >= 0:
+                dims[d], source = (*dims[d], Cut(e, ranks)), position(mesh.axes[e].name)
+            attributes = at.SourceCommAttrs(team, ranks, d, size(d), source)
         elif op == "all_to_all":
             dims[d] = dims[d][:-1]
             attributes = at.ExchangeCommAttrs(team, ranks, d, size(d), e, size(e))

@@ -2,9 +2,10 @@
 
 In and out: a local fusion. A collective's *level* is how many others lie before it on the longest
 way to an input: two of the same level never wait for each other, and neither do groups in a circle.
-A small collective that nothing needs yet goes to a later level where it finds company. Those of one group that have the same kind, team, reduction and dtype, and are small,
-are packed into one buffer as columns of a matrix, sent as one collective over its rows, and read
-back as views of the result; what leaves the program is copied out, so that outputs share no memory.
+A small collective that nothing needs yet goes to a later level where it finds company. Small ones
+of one level with the same kind, team, reduction and dtype are packed into one buffer as columns of
+a matrix, sent as one collective over its rows, and read back as views of the result; what leaves
+the program is copied out, so that outputs share no memory.
 
 Which ones are packed depends on global sizes alone, so it is the same on all ranks.
 """

@@ -12,7 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from thunder_mdfuse.errors import ShardingError
-from thunder_mdfuse.ir.attrs import NO_ATTRS, Attrs, BroadcastAttrs, EmbeddingAttrs, SizeAttrs
+from thunder_mdfuse.ir.attrs import (
+    NO_ATTRS,
+    Attrs,
+    BroadcastAttrs,
+    EmbeddingAttrs,
+    SizeAttrs,
+    TurnCommAttrs,
+)
 from thunder_mdfuse.ir.graph import Builder, Fusion, Node, Output, Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import Mesh, TensorType
@@ -163,6 +170,19 @@ def _slice(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...
     return loc.builder.op(node.op, args, replace(attrs, ends=tuple(ends)))
 
 
+def _flip(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
+    """Each part is flipped where it lies, then parts of a flipped dim trade places."""
+    attrs: Any = node.attrs
+    use, t = loc.op(node.op, args[0], attrs=attrs), _type(node)
+    assert t.placements is not None
+    for d in attrs.dims:
+        for cut in layout(t.shape[d], t.placements, d, loc.mesh):
+            axis = loc.mesh.axes[cut.axis]
+            use = loc.op("permute_ranks", use, attrs=TurnCommAttrs(axis.name, axis.size))
+            use = loc.op("wait", use)
+    return (use,)
+
+
 def _iota(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
     """start + index * step, the index beginning where this rank's block does."""
     (offset,) = _starts(loc, node)
@@ -252,6 +272,7 @@ _LOCAL: dict[str, _Local] = {
     "iota": _iota,
     **dict.fromkeys(("uniform", "normal"), _random),
     "slice": _slice,
+    "flip": _flip,
     "take": _take,
     "gather": _gather,
     "take_along_axis": _gather,

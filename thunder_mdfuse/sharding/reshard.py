@@ -20,6 +20,7 @@ from thunder_mdfuse.sharding.changes import Route, route
 from thunder_mdfuse.sharding.choice import Choice, Places, agrees, choose
 from thunder_mdfuse.sharding.propagate import places_of, site_of
 from thunder_mdfuse.sharding.rules import RULES, Unsupported
+from thunder_mdfuse.sharding.sums import sums_first
 
 # What may be computed a second time with other placements: a broadcast, which reads less than it
 # writes, and what follows from numbers alone (masks, positions, random numbers), so that a rank
@@ -32,7 +33,7 @@ def reshard(fusion: Fusion) -> Fusion:
     """``fusion`` with explicit changes of placement; without a mesh, ``fusion`` itself."""
     if fusion.mesh is None:
         return fusion
-    return _merged(_explicit(fusion, fusion.mesh), fusion.mesh)
+    return _merged(_explicit(sums_first(fusion), fusion.mesh), fusion.mesh)
 
 
 def _explicit(fusion: Fusion, mesh: Mesh) -> Fusion:

@@ -168,7 +168,7 @@ _no_rows("input", "its placements are given")
 _no_rows("const size", "a scalar has no placements")
 _no_rows("from_local to_local reshard", "its attributes say what its placements are")
 _no_rows(
-    "chunk keep_first all_gather all_reduce reduce_scatter all_to_all wait",
+    "chunk keep_first all_gather all_reduce reduce_scatter all_to_all broadcast permute_ranks wait",
     "it stands in local programs, which have no placements",
 )
 

@@ -51,8 +51,10 @@ def pad(site: Site) -> tuple[Factor, ...]:
 
 
 def flip(site: Site) -> tuple[Factor, ...]:
-    labels = _dims_but(len(site.shape(0)), *_attrs(site).dims)
-    return from_labels(site, [labels], [labels])
+    """Even shards of a flipped dim trade places; uneven ones would have to be cut anew."""
+    labels = range(len(site.shape(0)))
+    traits: dict[Label, Traits] = dict.fromkeys(_attrs(site).dims, Traits(exact=True))
+    return from_labels(site, [labels], [labels], traits)
 
 
 def along_dim(site: Site) -> tuple[Factor, ...]:
