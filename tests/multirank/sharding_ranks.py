@@ -12,8 +12,8 @@ from itertools import product
 
 import torch
 import torch.distributed as dist
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from sharding.programs import NAMES, Program, programs
+from sharding.checking import drawn
+from sharding.programs import NAMES, Program
 from sharding.simulated import assemble, distribute
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -27,26 +27,6 @@ from thunder_mdfuse.ir.types import Placements
 from thunder_mdfuse.sharding.propagate import propagate
 
 SHAPES = {2: [(2,), (1, 2), (2, 1)], 4: [(4,), (2, 2), (2, 1, 2), (1, 4)]}
-
-
-def drawn(number: int, count: int, ranks: int) -> list[Program]:
-    """``count`` programs, the same on every rank."""
-    found: list[Program] = []
-
-    @seed(number)
-    @settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(programs(SHAPES[ranks]))
-    def draw(program: Program) -> None:
-        found.append(program)
-
-    draw()
-    return found
 
 
 def device_meshes(ranks: int) -> dict[tuple[int, ...], list[DeviceMesh]]:
@@ -106,7 +86,7 @@ def main() -> None:
     assert communicator.group is not None
     meshes = device_meshes(ranks)
     collectives = 0
-    for i, program in enumerate(drawn(number, count, ranks)):
+    for i, program in enumerate(drawn(number, count, SHAPES[ranks])):
         shape = tuple(a.size for a in program.mesh.axes)
         collectives += check(program, meshes[shape][i % 2], i)
     print(f"rank {communicator.rank()} ok: {count} programs, {collectives} collectives", flush=True)

@@ -84,8 +84,15 @@ def reduction(pool: Pool) -> None:
         return
     use, x = picked
     dims = tuple(sorted(pool.draw(st.sets(st.integers(0, x.ndim - 1), min_size=1))))
-    name = pool.draw(st.sampled_from(["sum", "sum", "amax", "amin"]))
-    pool.emit(name, (use,), at.DimsAttrs(dims), (getattr(torch, name)(x, dims),))
+    name = pool.draw(st.sampled_from(["sum", "sum", "amax", "amin", "prod"]))
+    if name == "prod":
+        # Of signs, so that it stays exact.
+        (use,), x = pool.builder.op("sign", (use,)), x.sign()
+        kept = [d for d in range(x.ndim) if d not in dims]
+        y = x.permute(*kept, *dims).flatten(len(kept)).prod(len(kept))
+    else:
+        y = getattr(torch, name)(x, dims)
+    pool.emit(name, (use,), at.DimsAttrs(dims), (y,))
     _limit(pool, pool.values[-1][0], pool.values[-1][1])
 
 
@@ -174,18 +181,22 @@ def pad(pool: Pool) -> None:
     pool.emit("pad", (use, pool.builder.const(fill)), at.PadAttrs(lows, highs), (y,))
 
 
+ALONG = ("flip", "cumsum", "cummax", "cummin", "sort", "topk", "argmax", "argmin")
+
+
 def along(pool: Pool) -> None:
-    """flip, cumsum, sort, topk, argmax along a dim."""
+    """flip, scans, sort, topk, argmax along a dim."""
     picked = pool.pick(lambda x: x.is_floating_point() and x.ndim > 0)
     if picked is None:
         return
     use, x = picked
     d = pool.draw(st.integers(0, x.ndim - 1))
-    name = pool.draw(st.sampled_from(["flip", "cumsum", "sort", "topk", "argmax"]))
+    name = pool.draw(st.sampled_from(sorted(ALONG)))
     if name == "flip":
         pool.emit(name, (use,), at.DimsAttrs((d,)), (x.flip(d),))
-    elif name == "cumsum":
-        pool.emit(name, (use,), at.DimAttrs(d), (x.cumsum(d),))
+    elif name in ("cumsum", "cummax", "cummin"):
+        y = getattr(torch, name)(x, d)
+        pool.emit(name, (use,), at.DimAttrs(d), (y if name == "cumsum" else y.values,))
     elif name == "sort":
         pool.emit(name, (use,), at.SortAttrs(d, stable=True), tuple(x.sort(dim=d, stable=True)))
     elif name == "topk":
@@ -193,7 +204,8 @@ def along(pool: Pool) -> None:
         pool.emit(name, (use,), at.TopkAttrs(k, d), tuple(torch.topk(x, k, d)))
         pool.values.pop()  # which of equal values comes first is not defined
     else:
-        pool.emit(name, (use,), at.DimAttrs(d), (torch.argmax(x, d),))
+        dim = None if pool.draw(st.integers(0, 3)) == 0 else d
+        pool.emit(name, (use,), at.DimAttrs(dim), (getattr(torch, name)(x, dim),))
 
 
 def cat(pool: Pool) -> None:
@@ -274,6 +286,41 @@ def indexing(pool: Pool) -> None:
         pool.emit(name, (use, index, made), at.DimAttrs(d), (y,))
 
 
+def rows(pool: Pool) -> None:
+    """embedding and its backward: rows of a table, and what falls on them."""
+    picked = pool.pick(lambda x: x.is_floating_point() and x.ndim == 2)
+    if picked is None:
+        return
+    use, x = picked
+    shape = tuple(pool.draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=2)))
+    count, n, c = torch.Size(shape).numel(), x.shape[0], pool.draw(st.integers(1, 5))
+    ramp = (torch.arange(count) * c).reshape(shape) % n
+    builder = pool.builder
+    (flat,) = builder.op(
+        "iota", (builder.const(0), builder.const(c)), at.FactoryAttrs((count,), DType.I64)
+    )
+    (index,) = builder.op("reshape", (flat,), at.ShapeAttrs(shape))
+    (index,) = builder.op("remainder", (index, builder.const(n)))
+    if pool.draw(st.booleans()):
+        y = torch.nn.functional.embedding(ramp, x)
+        pool.emit("embedding", (index, use), at.EmbeddingAttrs(), (y,))
+        return
+    grad, g = pool.fresh((*shape, pool.draw(st.sampled_from(SIZES))))
+    skipped = pool.draw(st.sampled_from([None, 0, n - 1]))
+    y = torch.ops.aten.embedding_dense_backward(
+        g, ramp, n, -1 if skipped is None else skipped, False
+    )
+    pool.emit("embedding_backward", (grad, index), at.EmbeddingBackwardAttrs(n, skipped), (y,))
+
+
+def cast(pool: Pool) -> None:
+    """To integers and on with them, and back."""
+    use, x = pool.pick()
+    dtype = DType.F64 if x.dtype == torch.int64 else DType.I64
+    y = x.to(torch.float64 if x.dtype == torch.int64 else torch.int64)
+    pool.emit("cast", (use,), at.CastAttrs(dtype), (y,))
+
+
 def made(pool: Pool) -> None:
     """full and iota, so that values meet that were computed from no input."""
     n = pool.draw(st.sampled_from(SIZES))
@@ -315,6 +362,8 @@ OPS = [
     matmul,
     linear,
     indexing,
+    rows,
+    cast,
     made,
     moved,
     moved,

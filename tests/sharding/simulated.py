@@ -135,26 +135,36 @@ Evaluate = Callable[[str, Any, list[Value], tuple[Any, ...]], list[Value]]
 
 def concrete(record: Any, env: dict[str, int]) -> Any:
     """An attribute record or type with all sizes evaluated."""
-    return _concrete(record, env) if _has_symbols(record) else record
+    names = _symbols(record)
+    return _concrete(record, tuple((n, env[n]) for n in names)) if names else record
 
 
 @lru_cache(maxsize=65536)
-def _has_symbols(record: Any) -> bool:
+def _symbols(record: Any) -> tuple[str, ...]:
+    """The symbols of the sizes in a record."""
+    if isinstance(record, Expr):
+        return tuple(sorted(sizes.symbols(record)))
+    items: tuple[Any, ...] = ()
     if isinstance(record, tuple):
-        return any(map(_has_symbols, record))
-    if is_dataclass(record) and not isinstance(record, type):
-        return any(_has_symbols(getattr(record, f.name)) for f in fields(record))
-    return isinstance(record, Expr)
+        items = record
+    elif is_dataclass(record) and not isinstance(record, type):
+        items = tuple(getattr(record, f.name) for f in fields(record))
+    return tuple(sorted({name for item in items for name in _symbols(item)}))
 
 
-def _concrete(record: Any, env: dict[str, int]) -> Any:
+@lru_cache(maxsize=65536)
+def _concrete(record: Any, values: tuple[tuple[str, int], ...]) -> Any:
+    return _evaluated(record, dict(values))
+
+
+def _evaluated(record: Any, env: dict[str, int]) -> Any:
     if isinstance(record, Expr):
         return sizes.evaluate(record, env)
     if isinstance(record, tuple):
-        return tuple(concrete(item, env) for item in record)
+        return tuple(_evaluated(item, env) for item in record)
     if is_dataclass(record) and not isinstance(record, type):
-        values = {f.name: concrete(getattr(record, f.name), env) for f in fields(record)}
-        return replace(record, **values)
+        changed = {f.name: _evaluated(getattr(record, f.name), env) for f in fields(record)}
+        return replace(record, **changed)
     return record
 
 

@@ -1,39 +1,17 @@
-"""Random programs on simulated meshes: all local programs together against torch on the whole."""
+"""2,000 random programs on simulated meshes: all local programs together against torch on the
+whole. ``hunt.py`` beside this file draws more of them, outside of CI.
+"""
 
-import torch
-from hypothesis import HealthCheck, given, settings
-from sharding.programs import Program, programs
-from sharding.simulated import assemble, distribute, evaluate, run
+import pytest
+from sharding.checking import check_program, drawn
 
-from thunder_mdfuse.ir.graph import Fusion
-from thunder_mdfuse.ir.verify import verify
-from thunder_mdfuse.sharding.localize import localize
-from thunder_mdfuse.sharding.propagate import propagate
-from thunder_mdfuse.sharding.reshard import check, reshard
+# Seed, way and count, in parts so that test processes share them.
+PARTS = [(n, "drawn", 450) for n in range(4)] + [(4, "sequence", 60), (5, "eager", 140)]
 
 
-def staged(fusion: Fusion) -> tuple[Fusion, Fusion]:
-    """The resharded and the local fusion, verified on the way."""
-    placed = verify(propagate(verify(fusion, "building")), "propagate")
-    explicit = check(verify(reshard(placed), "reshard"))
-    return explicit, verify(localize(explicit), "localize")
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(programs())
-def test_local_programs_compute_what_the_whole_does(program: Program):
-    explicit, local = staged(program.fusion)
-    held = [
-        distribute(x, places, program.mesh, seed=7 * i)
-        for i, (x, places) in enumerate(program.inputs)
-    ]
-    results = run(local, held, evaluate)
-    for before, output, found, expected in zip(
-        program.fusion.outputs, explicit.outputs, results, program.expected, strict=True
-    ):
-        places = explicit.tensor(output.value).placements
-        pinned = program.fusion.tensor(before.value).placements
-        assert pinned in (None, places)
-        # What follows from numbers alone leaves as a plain tensor, the same everywhere.
-        wholes = found.values() if places is None else [assemble(found, places, program.mesh)]
-        assert all(torch.equal(whole, expected) for whole in wholes)
+@pytest.mark.parametrize(("number", "way", "count"), PARTS)
+def test_local_programs_compute_what_the_whole_does(number, way, count):
+    programs = drawn(number, count)
+    assert len(programs) == count
+    for program in programs:
+        check_program(program, way)
