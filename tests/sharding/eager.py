@@ -11,9 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import Replicate as TorchReplicate
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from thunder_mdfuse.comm.placements import from_placement, to_placement
 from thunder_mdfuse.errors import MdfuseError
@@ -57,6 +59,43 @@ def placed(t: TensorType, places: Placements, mesh: Mesh) -> DTensor:
         shape=torch.Size(t.shape),
         stride=torch.empty(t.shape, device="meta").stride(),
     )
+
+
+class Wire(TorchDispatchMode):
+    """Adds up the bytes that rank 0 receives in the collectives that eager DTensor starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented  # DTensor's own dispatch, whose inner calls come here again
+        result = func(*args, **(kwargs or {}))
+        if func.namespace in ("_c10d_functional", "_dtensor"):
+            self.received += _received(func._opname, args, result)
+        return result
+
+
+def _received(op: str, args: tuple[Any, ...], result: Any) -> int:
+    if op in ("wait_tensor", "_wrap_tensor_autograd"):
+        return 0
+    into = args[0].nbytes
+    if op == "all_gather_into_tensor":
+        return result.nbytes - into
+    if op == "all_reduce":
+        ranks = _ranks(args[2])
+        return 2 * into * (ranks - 1) // ranks
+    if op == "reduce_scatter_tensor":
+        return into - result.nbytes
+    if op in ("all_to_all_single", "shard_dim_alltoall"):
+        ranks = _ranks(args[-1])
+        return into * (ranks - 1) // ranks
+    raise AssertionError(f"what does {op} move?")
+
+
+def _ranks(group_name: str) -> int:
+    return int(_resolve_process_group(group_name).size())
 
 
 def placements(fusion: Fusion) -> dict[Use, Placements]:
