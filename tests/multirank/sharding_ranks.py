@@ -1,29 +1,35 @@
-"""Random sharded programs over real ranks; started by test_sharding_multirank.py.
+"""Sharded programs over real ranks; started by test_sharding_multirank.py.
 
-    sharding_ranks.py SEED COUNT
+    sharding_ranks.py SEED COUNT        random programs
+    sharding_ranks.py eager             single ops, against eager DTensor's values too; four ranks
 
 Every rank draws the same programs, runs each as one executable on its part of the inputs, and
 compares its part of the outputs with what torch computes on the full tensors. Meshes are the whole
 group with one, two and three axes, named or not, with ids in order and permuted.
 """
 
+import logging
 import sys
 from itertools import product
 
 import torch
 import torch.distributed as dist
 from sharding.checking import drawn
+from sharding.eager_cases import CASES, program
 from sharding.programs import NAMES, Program
 from sharding.simulated import assemble, distribute
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from thunder_mdfuse.comm.communicator import Communicator
+from thunder_mdfuse.comm.placements import from_placement
 from thunder_mdfuse.comm.team import axis_names
 from thunder_mdfuse.executable import Executable
 from thunder_mdfuse.ir.decompose import decompose
-from thunder_mdfuse.ir.graph import Fusion
-from thunder_mdfuse.ir.text import render
-from thunder_mdfuse.ir.types import Placements
+from thunder_mdfuse.ir.graph import Fusion, Use
+from thunder_mdfuse.ir.text import parse, render
+from thunder_mdfuse.ir.types import DType, Placements, TensorType
+from thunder_mdfuse.runtime.dtypes import TORCH_DTYPES
 from thunder_mdfuse.sharding.propagate import propagate
 
 SHAPES = {2: [(2,), (1, 2), (2, 1)], 4: [(4,), (2, 2), (2, 1, 2), (1, 4)]}
@@ -41,28 +47,26 @@ def device_meshes(ranks: int) -> dict[tuple[int, ...], list[DeviceMesh]]:
     }
 
 
-def check(program: Program, mesh: DeviceMesh, number: int) -> int:
-    """Run ``program`` here and compare; how many collectives it has."""
-    assert axis_names(mesh) == tuple(a.name for a in program.mesh.axes)
+def check(one: Program, mesh: DeviceMesh, number: int) -> int:
+    """Run ``one`` here and compare; how many collectives it has."""
+    assert axis_names(mesh) == tuple(a.name for a in one.mesh.axes)
     coordinate = tuple(mesh.get_coordinate() or ())
     locals_ = [
-        distribute(x, places, program.mesh, seed=7 * i)[coordinate].clone()
-        for i, (x, places) in enumerate(program.inputs)
+        distribute(x, places, one.mesh, seed=7 * i)[coordinate].clone()
+        for i, (x, places) in enumerate(one.inputs)
     ]
-    executable = Executable(program.fusion, f"drawn{number}")
+    executable = Executable(one.fusion, f"drawn{number}")
     outputs = executable.run(locals_, mesh)
-    for place, found, expected in zip(
-        placements(executable), outputs, program.expected, strict=True
-    ):
+    for place, found, expected in zip(placements(executable), outputs, one.expected, strict=True):
         held = gathered(found, mesh)
-        wholes = list(held.values()) if place is None else [assemble(held, place, program.mesh)]
+        wholes = list(held.values()) if place is None else [assemble(held, place, one.mesh)]
         for whole in wholes:
-            assert torch.equal(whole, expected), describe(program, whole, expected)
+            assert torch.equal(whole, expected), describe(one, whole, expected)
     return sum(n.op == "wait" for n in executable.local.nodes)
 
 
-def describe(program: Program, found: torch.Tensor, expected: torch.Tensor) -> str:
-    return f"found {found}, expected {expected}, of\n{render(program.fusion)}"
+def describe(one: Program, found: torch.Tensor, expected: torch.Tensor) -> str:
+    return f"found {found}, expected {expected}, of\n{render(one.fusion)}"
 
 
 def placements(executable: Executable) -> list[Placements | None]:
@@ -79,16 +83,77 @@ def gathered(local: torch.Tensor, mesh: DeviceMesh) -> dict[tuple[int, ...], tor
     return {c: found[int(ids[c])] for c in places}
 
 
+def value(t: TensorType, seed: int) -> torch.Tensor:
+    """Whole numbers; indices are below every size that they index in the cases."""
+    made = torch.Generator().manual_seed(seed)
+    shape = tuple(map(int, t.shape))
+    low, high = (0, 4) if t.dtype in (DType.I64, DType.BOOL) else (1, 6)
+    return torch.randint(low, high, shape, generator=made).to(TORCH_DTYPES[t.dtype])
+
+
+def single(name: str, meshes: dict[tuple[int, ...], DeviceMesh]) -> bool:
+    """One case, ours against torch on the whole, and against eager where eager does it."""
+    fusion, function = parse(program(name)), CASES[name][2]
+    logical = fusion.mesh
+    assert logical is not None
+    mesh = meshes[tuple(a.size for a in logical.axes)]
+    types = [fusion.tensor(Use(i)) for i in fusion.inputs]
+    wholes = [value(t, i) for i, t in enumerate(types)]
+    expected = function(*wholes)
+    at = tuple(mesh.get_coordinate() or ())
+    locals_, tensors = [], []
+    for i, (x, t) in enumerate(zip(wholes, types, strict=True)):
+        assert t.placements is not None
+        locals_.append(distribute(x, t.placements, logical, seed=i)[at].clone())
+        tensors.append(
+            DTensor.from_local(
+                locals_[-1],
+                mesh,
+                [from_placement(p) for p in t.placements],
+                run_check=False,
+                shape=x.shape,
+                stride=x.stride(),
+            )
+        )
+    executable = Executable(fusion, "case")
+    (local,) = executable.run(locals_, mesh)
+    (place,) = placements(executable)
+    assert place is not None
+    found = assemble(gathered(local, mesh), place, logical)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=name)
+    try:
+        made = function(*tensors)
+    except (RuntimeError, NotImplementedError):
+        return False  # refused by its sharding rules, on all ranks alike
+    torch.testing.assert_close(found, made.full_tensor(), rtol=1e-5, atol=1e-5, msg=name)
+    return True
+
+
+def against_eager(ranks: int) -> None:
+    assert ranks == 4
+    meshes = {
+        shape: DeviceMesh("cpu", torch.arange(ranks).reshape(shape), mesh_dim_names=names)
+        for shape, names in (((4,), ("tp",)), ((2, 2), ("dp", "tp")))
+    }
+    done = sum(single(name, meshes) for name in CASES)
+    assert done >= len(CASES) - 8, f"eager does {done} of {len(CASES)} cases"
+    print(f"rank {dist.get_rank()} ok: {len(CASES)} cases, {done} of them eager's", flush=True)
+
+
 def main() -> None:
-    number, count = int(sys.argv[1]), int(sys.argv[2])
     communicator = Communicator.instance()
-    ranks = communicator.size()
     assert communicator.group is not None
+    logging.disable(logging.WARNING)
+    if sys.argv[1] == "eager":
+        against_eager(communicator.size())
+        return
+    number, count = int(sys.argv[1]), int(sys.argv[2])
+    ranks = communicator.size()
     meshes = device_meshes(ranks)
     collectives = 0
-    for i, program in enumerate(drawn(number, count, SHAPES[ranks])):
-        shape = tuple(a.size for a in program.mesh.axes)
-        collectives += check(program, meshes[shape][i % 2], i)
+    for i, one in enumerate(drawn(number, count, SHAPES[ranks])):
+        shape = tuple(a.size for a in one.mesh.axes)
+        collectives += check(one, meshes[shape][i % 2], i)
     print(f"rank {communicator.rank()} ok: {count} programs, {collectives} collectives", flush=True)
 
 
