@@ -5,11 +5,12 @@
 
 Every rank draws the same programs, runs each as one executable on its part of the inputs, and
 compares its part of the outputs with what torch computes on the full tensors. Meshes are the whole
-group with one, two and three axes, named or not, with ids in order and permuted.
+group with one, two and three axes, named or not, with ids in order and permuted, and sub-meshes.
 """
 
 import logging
 import sys
+from dataclasses import replace
 from itertools import product
 
 import torch
@@ -22,8 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from thunder_mdfuse.comm.communicator import Communicator
-from thunder_mdfuse.comm.placements import from_placement
-from thunder_mdfuse.comm.team import axis_names
+from thunder_mdfuse.comm.placements import from_placement, logical_mesh
 from thunder_mdfuse.executable import Executable
 from thunder_mdfuse.ir.decompose import decompose
 from thunder_mdfuse.ir.graph import Fusion, Use
@@ -32,24 +32,30 @@ from thunder_mdfuse.ir.types import DType, Placements, TensorType
 from thunder_mdfuse.runtime.dtypes import TORCH_DTYPES
 from thunder_mdfuse.sharding.propagate import propagate
 
-SHAPES = {2: [(2,), (1, 2), (2, 1)], 4: [(4,), (2, 2), (2, 1, 2), (1, 4)]}
+SHAPES = {2: [(2,), (1, 2), (2, 1)], 4: [(4,), (2, 2), (2, 1, 2), (1, 4), (2,)]}
 
 
 def device_meshes(ranks: int) -> dict[tuple[int, ...], list[DeviceMesh]]:
-    """By shape: ids in order with names, and permuted."""
+    """By shape: ids in order and named, permuted, without names; and the axes of a mesh."""
     ids = torch.arange(ranks)
-    return {
-        shape: [
-            DeviceMesh("cpu", order.reshape(shape), mesh_dim_names=NAMES[: len(shape)])
-            for order in (ids, ids.flip(0).roll(1))
+    found = {}
+    for shape in SHAPES[ranks]:
+        if torch.Size(shape).numel() < ranks:
+            grid = DeviceMesh("cpu", ids.flip(0).reshape(2, 2), mesh_dim_names=("dp", "tp"))
+            found[shape] = [grid["tp"], grid["dp"]]
+            continue
+        names = NAMES[: len(shape)]
+        found[shape] = [
+            DeviceMesh("cpu", ids.reshape(shape), mesh_dim_names=names),
+            DeviceMesh("cpu", ids.flip(0).roll(1).reshape(shape), mesh_dim_names=names),
+            DeviceMesh("cpu", ids.reshape(shape)),
         ]
-        for shape in SHAPES[ranks]
-    }
+    return found
 
 
 def check(one: Program, mesh: DeviceMesh, number: int) -> int:
     """Run ``one`` here and compare; how many collectives it has."""
-    assert axis_names(mesh) == tuple(a.name for a in one.mesh.axes)
+    one = replace(one, fusion=replace(one.fusion, mesh=logical_mesh(mesh)))
     coordinate = tuple(mesh.get_coordinate() or ())
     locals_ = [
         distribute(x, places, one.mesh, seed=7 * i)[coordinate].clone()
@@ -76,7 +82,7 @@ def placements(executable: Executable) -> list[Placements | None]:
 
 def gathered(local: torch.Tensor, mesh: DeviceMesh) -> dict[tuple[int, ...], torch.Tensor]:
     """What each coordinate holds."""
-    found: list = [None] * mesh.size()
+    found: list = [None] * dist.get_world_size()
     dist.all_gather_object(found, local)
     ids = mesh.mesh
     places = product(*(range(n) for n in ids.shape))
@@ -153,7 +159,7 @@ def main() -> None:
     collectives = 0
     for i, one in enumerate(drawn(number, count, SHAPES[ranks])):
         shape = tuple(a.size for a in one.mesh.axes)
-        collectives += check(one, meshes[shape][i % 2], i)
+        collectives += check(one, meshes[shape][i % len(meshes[shape])], i)
     print(f"rank {communicator.rank()} ok: {count} programs, {collectives} collectives", flush=True)
 
 

@@ -118,3 +118,30 @@ def test_without_a_mesh_nothing_changes_but_the_level():
     assert propagate(fusion) == fusion
     assert localize(fusion).nodes == fusion.nodes
     assert localize(fusion).level == "local"
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("f8e4m3[8] @ [Partial(sum)]", "cast to bf16 or f32 first"),
+        ("f8e5m2[8] @ [Partial(product)]", "cast to bf16 or f32 first"),
+        ("i64[8] @ [Partial(avg)]", "use Partial(sum), or cast first"),
+        ("c64[8] @ [Partial(max)]", "complex numbers have no order"),
+    ],
+)
+def test_reductions_that_a_dtype_has_not(kind, remedy):
+    text = f"global mesh[tp=2]\n%0 = input(position=0) : {kind}\nreturn %0"
+    refused(text, "input %0", "is not done", kind, remedy)
+
+
+def test_f8_is_never_summed():
+    """A sum is reduced before it is made 8 bits wide, and so is one that is asked for later."""
+    fusion = propagate(
+        parse(
+            """global mesh[tp=2]
+            %0 = input(position=0) : f32[8] @ [Partial(sum)]
+            %1 = cast(%0; dtype=f8e4m3) : f8e4m3[8]
+            return %1"""
+        )
+    )
+    assert str(fusion.tensor(fusion.outputs[0].value)) == "f8e4m3[8] @ [Replicate]"

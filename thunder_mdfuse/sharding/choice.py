@@ -30,6 +30,7 @@ from thunder_mdfuse.sharding.spec import (
     is_sharded,
     shard,
     shard_of,
+    why_not_reduced,
 )
 
 Places = tuple[Placements | None, ...]
@@ -118,8 +119,18 @@ def strategies(site: Site, found: Places, wanted: Places, axis: int) -> list[Str
             for flow in rule.flows(site)
             if flow.kind in asked or (flow.kind in given and not flow.pinned)
         ]
+    options = [option for option in options if _reducible(site, option)]
     operands = tuple(_all(site.operands, REPLICATE))
     return [*options, Strategy(operands, tuple(_all(site.results, REPLICATE)))]
+
+
+def _reducible(site: Site, option: Strategy) -> bool:
+    """Whether ranks can do the reductions that ``option`` leaves: f8 is never summed."""
+    types = (*site.operands, *site.results)
+    return not any(
+        isinstance(p, Partial) and why_not_reduced(t.dtype, p.op)
+        for t, p in zip(types, (*option.operands, *option.results), strict=True)
+    )
 
 
 def _all(types: tuple[Type, ...], placement: Placement) -> Iterator[Placement | None]:

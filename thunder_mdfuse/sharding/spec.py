@@ -21,6 +21,7 @@ from thunder_mdfuse.ir.chunks import chunk_size, chunk_start, position
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import (
     REPLICATE,
+    DType,
     Mesh,
     Partial,
     Placement,
@@ -99,6 +100,7 @@ def check_placed(what: str, t: TensorType, mesh: Mesh) -> None:
                 f"{what}: mesh axis {axis.name!r} has {p}, but the tensor is {t}; needed is a dim "
                 f"from 0 to {t.ndim - 1} and a split of at least 1"
             )
+    _check_reducible(what, t)
     pairs = zip(mesh.axes, placements, strict=True)
     kinds = {a.name: p.op for a, p in pairs if isinstance(p, Partial)}
     if not commute(kinds.values()):
@@ -107,6 +109,32 @@ def check_placed(what: str, t: TensorType, mesh: Mesh) -> None:
             f"{what} is Partial of different kinds on its mesh axes ({found}), found {t}; "
             "the order of the reductions would matter, so redistribute one kind to Replicate first"
         )
+
+
+_F8 = (DType.F8E4M3, DType.F8E5M2)
+
+
+def why_not_reduced(dtype: DType, kind: str) -> str | None:
+    """Why ranks do not reduce ``dtype`` by ``kind``, with what to do instead; None where they do.
+
+    Sums of i8, u8 and i16 wrap as torch's do (``comm/reductions.py``).
+    """
+    ordered = kind in ("min", "max")
+    if dtype in _F8 and not ordered:
+        return "each step would be rounded to 8 bits; cast to bf16 or f32 first"
+    if kind == "avg" and not (dtype.is_float or dtype.is_complex):
+        return "an average is no whole number; use Partial(sum), or cast first"
+    if ordered and dtype.is_complex:
+        return "complex numbers have no order; reduce the real and imaginary parts"
+    return None
+
+
+def _check_reducible(what: str, t: TensorType) -> None:
+    """Raise ``ShardingError`` where the dtype of ``t`` has no such reduction over ranks."""
+    for p in t.placements or ():
+        why = why_not_reduced(t.dtype, p.op) if isinstance(p, Partial) else None
+        if why is not None:
+            raise ShardingError(f"{what}: {p} of {t.dtype} is not done, found {t}: {why}")
 
 
 @lru_cache(maxsize=65536)
