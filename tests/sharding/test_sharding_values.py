@@ -8,6 +8,8 @@ from sharding.simulated import assemble, coordinates, distribute, evaluate, run
 
 from thunder_mdfuse.ir.text import parse, render
 from thunder_mdfuse.ir.verify import verify
+from thunder_mdfuse.schedule.program import InputClass, plan_program
+from thunder_mdfuse.schedule.target import H200
 from thunder_mdfuse.sharding.localize import localize
 from thunder_mdfuse.sharding.propagate import propagate
 from thunder_mdfuse.sharding.reshard import check, reshard
@@ -204,3 +206,41 @@ def test_what_follows_from_numbers_alone_leaves_as_a_plain_tensor():
     assert local.outputs[1].value.node == 0, "an input that is returned stays that input"
     x, scale = whole_numbers(4), torch.tensor(3.0).double()
     assert torch.equal(results(render(fusion), scale, x)[2], -3 * x)
+
+
+def wide_program(mesh: str, rows: int) -> str:
+    """Uneven and strided shards, a dim on two axes, reductions, an embedding, a cross entropy."""
+    return f"""global mesh[{mesh}]
+        %0 = input(position=0) : f32[{rows}, 1000] @ [Shard(0), Shard(0), Shard(1)]
+        %1 = input(position=1) : i64[{rows}, 1] @ [Shard(0), Replicate, Replicate]
+        %2 = input(position=2) : f32[{rows}] @ [StridedShard(0, 8), Shard(0), Replicate]
+        %3 = amax(%0; dims=[1]) : f32[{rows}]
+        %4 = broadcast_in_dim(%3; shape=[{rows}, 1000], dims=[0]) : f32[{rows}, 1000]
+        %5 = sub(%0, %4) : f32[{rows}, 1000]
+        %6 = exp(%5) : f32[{rows}, 1000]
+        %7 = sum(%6; dims=[1]) : f32[{rows}]
+        %8 = gather(%5, %1; dim=1) : f32[{rows}, 1]
+        %9 = squeeze(%8; dims=[1]) : f32[{rows}]
+        %10 = sub(%9, %7) : f32[{rows}]
+        %11 = add(%10, %2) : f32[{rows}] @ [Replicate, Replicate, Replicate]
+        %12 = argmax(%0; dim=1) : i64[{rows}]
+        return %11, %12"""
+
+
+def test_nothing_in_a_program_grows_with_the_number_of_ranks():
+    """8 and 4,096 ranks: texts differ by digits, and plans have as many parts."""
+    found = {}
+    for name, mesh, rows in (
+        ("few", "dp=2, cp=2, tp=2", 999),
+        ("many", "dp=64, cp=8, tp=8", 999),
+    ):
+        begin = time.process_time()
+        local = localize(reshard(propagate(parse(wide_program(mesh, rows)))))
+        assert time.process_time() - begin < 1.0
+        classes = [InputClass((1000, 1)), InputClass((1, 1)), InputClass((1,))]
+        symbols = {f"@{axis.name}": 0 for axis in local.mesh.axes}
+        plan = plan_program(local, classes, H200, symbols)
+        found[name] = len(local.nodes), len(plan.steps), len(str(plan)) + len(render(local))
+    (nodes, steps, text), few = found["many"], found["few"]
+    assert (nodes, steps) == few[:2]
+    assert text < 1.1 * few[2]
