@@ -244,3 +244,49 @@ def test_nothing_in_a_program_grows_with_the_number_of_ranks():
     (nodes, steps, text), few = found["many"], found["few"]
     assert (nodes, steps) == few[:2]
     assert text < 1.1 * few[2]
+
+
+def one_by_one(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor | None = None) -> torch.Tensor:
+    """A grouped product, group by group."""
+    if ends is None:
+        return torch.bmm(a, b)
+    spans = [slice(*span) for span in zip([0, *ends[:-1]], ends, strict=True)]
+    if a.ndim == b.ndim == 2:
+        return torch.stack([a[:, s] @ b[s] for s in spans])
+    if a.ndim == 2:
+        return torch.cat([a[s] @ b[g] for g, s in enumerate(spans)])
+    return torch.cat([a[g] @ b[:, s] for g, s in enumerate(spans)], 1)
+
+
+# (a, b, placements of both, whether the result is a pending sum): two or three dims each; b sharded
+# by columns, both by the inner dim, both by groups.
+GROUPED = [
+    ((6, 4), (3, 4, 5), "Replicate; Shard(2)", False),
+    ((6, 4), (3, 4, 5), "Shard(1); Shard(1)", True),
+    ((6, 4), (3, 4, 5), "Shard(0); Shard(0)", False),  # rows of groups lie anywhere: gathered
+    ((3, 5, 4), (4, 6), "Shard(1); Replicate", False),
+    ((3, 5, 4), (4, 6), "Shard(2); Shard(0)", True),
+    ((5, 6), (6, 4), "Shard(0); Shard(1)", False),
+    ((3, 5, 4), (3, 4, 2), "Shard(0); Shard(0)", False),
+    ((3, 5, 4), (3, 4, 2), "Partial(sum); Replicate", True),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "places", "pending"), GROUPED)
+def test_grouped_products(a, b, places, pending):
+    left, right = (p.strip() for p in places.split(";"))
+    x, y = whole_numbers(*a).float(), whole_numbers(*b).float()
+    flat = 2 in (len(a), len(b))
+    offsets = torch.tensor([2, 3, 6], dtype=torch.int32)
+    given = (x, y, offsets) if flat else (x, y)
+    expected = one_by_one(*given)
+    text = f"""global mesh[tp=2]
+        %0 = input(position=0) : f32{list(a)} @ [{left}]
+        %1 = input(position=1) : f32{list(b)} @ [{right}]
+        {"%2 = input(position=2) : i32[3] @ [Replicate]" if flat else ""}
+        %{2 + flat} = grouped_mm(%0, %1{", %2" if flat else ""}) : f32{list(expected.shape)}
+        return %{2 + flat}"""
+    torch.testing.assert_close(results(text, *given)[0], expected)
+    placed = propagate(parse(text))
+    (place,) = placed.tensor(placed.outputs[0].value).placements
+    assert (str(place) == "Partial(sum)") == pending

@@ -139,7 +139,8 @@ EXPRS: dict[str, Row] = {
     **dict.fromkeys(("pad", "cat", "full", "iota", "keep_first"), _INDEX),
     **dict.fromkeys(("input", "const", "size"), _HOST),
     **dict.fromkeys(
-        ("matmul", "linear", "sdpa", "sdpa_backward", "sort", "argsort", "topk"), _ATEN
+        ("matmul", "linear", "grouped_mm", "sdpa", "sdpa_backward", "sort", "argsort", "topk"),
+        _ATEN,
     ),
     **dict.fromkeys(("digamma", "ndtri", "zeta"), _ATEN),
     **dict.fromkeys(("take", "take_along_axis", "gather", "embedding"), _LOOKUP),

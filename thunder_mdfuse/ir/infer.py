@@ -256,6 +256,29 @@ def linear(op: str, types: tuple[Type, ...], attrs: object) -> tuple[Type, ...]:
     return (TensorType(x.dtype, x.shape[:-1] + w.shape[:1]),)
 
 
+def grouped_mm(op: str, types: tuple[Type, ...], attrs: object) -> tuple[Type, ...]:
+    """One product a group: where a or b has two dims, ``offsets`` are the ends of the groups along
+    the rows of a, the columns of b, or the inner dim of both (``torch._grouped_mm``).
+    """
+    a, b = tensor(op, types, 0), tensor(op, types, 1)
+    flat = 2 in (a.ndim, b.ndim)
+    if not {a.ndim, b.ndim} <= {2, 3} or a.dtype is not b.dtype or a.shape[-1] != b.shape[-2]:
+        raise IRError(f"{op}: a[.., m, k] and b[.., k, n] of one dtype are needed, found {a}, {b}")
+    if flat != (len(types) == 3):
+        raise IRError(f"{op}: offsets belong to operands of two dims, found {a}, {b}")
+    groups = (a if a.ndim == 3 else b).shape[:1]
+    if flat:
+        offsets = tensor(op, types, 2)
+        if offsets.dtype is not DType.I32 or offsets.ndim != 1:
+            raise IRError(f"{op}: offsets must be i32 of one dim, found {offsets}")
+        if a.ndim == b.ndim:
+            groups = offsets.shape
+        elif offsets.shape != groups:
+            raise IRError(f"{op}: the offsets {offsets} must be one for each of {groups[0]} groups")
+    kept = groups if a.ndim == b.ndim else ()
+    return (TensorType(a.dtype, (*kept, a.shape[-2], b.shape[-1])),)
+
+
 def sdpa(op: str, types: tuple[Type, ...], attrs: object) -> tuple[Type, ...]:
     q, v = tensor(op, types, 0), tensor(op, types, 2)
     return (TensorType(q.dtype, q.shape[:-1] + v.shape[-1:]),)

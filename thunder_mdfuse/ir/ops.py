@@ -121,6 +121,7 @@ _rows("uniform normal", "random", 2, infer.factory, "contiguous", at.PhiloxAttrs
 
 _rows("matmul", "matmul", 2, infer.matmul, "contiguous")
 _rows("linear", "matmul", (2, 3), infer.linear, "contiguous")
+_rows("grouped_mm", "matmul", (2, 3), infer.grouped_mm, "contiguous")
 _rows("sdpa", "sdpa", (3, 4), infer.sdpa, "sdpa", at.SdpaAttrs)
 _rows(
     "sdpa_backward",

@@ -48,7 +48,26 @@ def _sdpa_backward(
     return torch.autograd.grad(out, (q, k, v), grad)
 
 
+def _grouped_mm(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
+    offsets = args[2] if len(args) > 2 else None
+    return torch._grouped_mm(_aligned(args[0]), _aligned(args[1]), offs=offsets)
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """``x`` with rows that begin at multiples of 16 bytes, which a shard's need not and torch's
+    grouped product asks for.
+    """
+    step = 16 // x.element_size()
+    steps = [stride for stride in x.stride() if stride != 1]
+    if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(s % step == 0 for s in steps):
+        return x
+    length = x.size(-1)
+    rows = x.new_empty((*x.shape[:-1], -(-length // step) * step))[..., :length]
+    return rows.copy_(x)
+
+
 ROWS["matmul"] = one(lambda args, attrs, dtypes, device: torch.matmul(args[0], args[1]))
 ROWS["linear"] = one(lambda args, attrs, dtypes, device: functional.linear(*args))
+ROWS["grouped_mm"] = one(_grouped_mm)
 ROWS["sdpa"] = one(_sdpa)
 ROWS["sdpa_backward"] = _sdpa_backward

@@ -155,6 +155,11 @@ def multiplicative(site: Site) -> tuple[Flow, ...]:
     return tuple(Flow(kind, (i,)) for i in site.tensors for kind in LINEAR_KINDS)
 
 
+def grouped(site: Site) -> tuple[Flow, ...]:
+    """grouped_mm: linear in a and in b; the offsets are no factor."""
+    return tuple(Flow(kind, (i,)) for i in (0, 1) for kind in LINEAR_KINDS)
+
+
 def affine(site: Site) -> tuple[Flow, ...]:
     """linear: as ``multiplicative`` in x and w; a bias must be pending too."""
     bias = (2,) if len(site.operands) == 3 else ()

@@ -94,6 +94,20 @@ def matmul(site: Site) -> tuple[Factor, ...]:
     return f.from_labels(site, [left, right], [result], {"k": Traits("sum")})
 
 
+def grouped_mm(site: Site) -> tuple[Factor, ...]:
+    """Every dim but those along which the offsets cut groups, and the groups then."""
+    a, b = len(site.shape(0)), len(site.shape(1))
+    flat = 2 in (a, b)
+    group, k = None if flat else "group", None if a == b == 2 else "k"
+    rows, columns = None if (a, b) == (2, 3) else "m", None if (a, b) == (3, 2) else "n"
+    left, right, result = [rows, k], [k, columns], [rows, columns]
+    operands = [[group, *left] if a == 3 else left, [group, *right] if b == 3 else right]
+    if flat:
+        operands.append([None])
+    results = [[group, *result] if a == b else result]
+    return f.from_labels(site, operands, results, {"k": Traits("sum")})
+
+
 def sdpa(site: Site) -> tuple[Factor, ...]:
     """Heads and batch; the query's rows unless the mask is causal; the columns of v."""
     return _attention(site, first=0)
@@ -221,6 +235,7 @@ _rows("rng_state", lambda site: ())  # two 0-dim words, the same everywhere
 
 _rows("matmul", matmul, f.multiplicative)
 _rows("linear", linear, f.affine)
+_rows("grouped_mm", grouped_mm, f.grouped)
 _rows("sdpa", sdpa)
 _rows("sdpa_backward", sdpa_backward)
 _rows("sort argsort topk", shape.along_dim)
