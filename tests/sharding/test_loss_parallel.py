@@ -7,6 +7,8 @@ from sharding.test_sharding_values import results, whole_numbers
 from thunder_mdfuse.ir.graph import Fusion
 from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.text import parse
+from thunder_mdfuse.schedule.program import InputClass, plan_program
+from thunder_mdfuse.schedule.target import H200
 from thunder_mdfuse.sharding.localize import localize
 from thunder_mdfuse.sharding.propagate import propagate
 from thunder_mdfuse.sharding.reshard import reshard
@@ -98,3 +100,54 @@ def test_a_look_up_goes_before_what_it_looks_up():
     assert collectives(text) == ["all_reduce f64[5, 1]"]
     x, index = whole_numbers(5, 8), torch.tensor([[3], [0], [7], [5], [2]])
     assert torch.equal(results(text, x, index)[0], torch.gather(x.exp() * 2, 1, index))
+
+
+def test_the_gradient_of_a_look_up_is_made_in_blocks():
+    """As Thunder differentiates a look-up: no rank makes more than its block, nothing is moved."""
+    text = """global mesh[tp=4]
+        %0 = input(position=0) : f64[5, 1] @ [Replicate]
+        %1 = input(position=1) : i64[5, 1] @ [Replicate]
+        %2 = input(position=2) : f64[5, 8] @ [Shard(1)]
+        %3 = const(value='0.0', dtype=f64) : f64
+        %4 = full(%3; shape=[5, 8], dtype=f64) : f64[5, 8]
+        %5 = scatter_add(%4, %1, %0; dim=1) : f64[5, 8] @ [Shard(1)]
+        %6 = add(%5, %2) : f64[5, 8]
+        return %6"""
+    assert collectives(text) == []
+    matrices = [t for n in lowered(text).nodes for t in n.types if "5, " in str(t)]
+    assert {t.shape[-1] for t in matrices} == {1, 2}
+    grad, x = whole_numbers(5, 1), whole_numbers(5, 8)
+    index = torch.tensor([[3], [0], [7], [5], [2]])
+    expected = torch.zeros(5, 8).double().scatter_add(1, index, grad) + x
+    assert torch.equal(results(text, grad, index, x)[0], expected)
+
+
+@pytest.mark.parametrize(
+    "places", ["Shard(0), Replicate", "Shard(0), Shard(0)", "Shard(1), Shard(0)"]
+)
+def test_rows_are_added_into_a_sharded_table(places):
+    text = f"""global mesh[dp=2, tp=2]
+        %0 = input(position=0) : f64[8, 4] @ [{places}]
+        %1 = input(position=1) : i64[6] @ [Replicate, Replicate]
+        %2 = input(position=2) : f64[6, 4] @ [Replicate, Replicate]
+        %3 = index_add(%0, %1, %2; dim=0) : f64[8, 4]
+        return %3"""
+    assert collectives(text) == []
+    x, rows = whole_numbers(8, 4), whole_numbers(6, 4)
+    index = torch.tensor([7, 0, 3, 3, 5, 0])
+    assert torch.equal(results(text, x, index, rows)[0], x.index_add(0, index, rows))
+
+
+def test_independent_kernels_run_while_a_collective_is_in_flight():
+    """Start, what needs nothing of it, wait: in this order, in the plan that every rank makes."""
+    text = """global mesh[tp=2]
+        %0 = input(position=0) : f32[64, 512] @ [Partial(sum)]
+        %1 = input(position=1) : f32[64, 512] @ [Replicate]
+        %2 = exp(%0) : f32[64, 512]
+        %3 = exp(%1) : f32[64, 512]
+        %4 = sum(%3; dims=[1]) : f32[64]
+        return %2, %4"""
+    local = lowered(text)
+    plan = plan_program(local, [InputClass((512, 1))] * 2, H200, {"@tp": 0})
+    kinds = [step.kind for step in plan.steps]
+    assert kinds == ["start", "kernel", "wait", "kernel"]

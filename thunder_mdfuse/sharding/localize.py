@@ -246,6 +246,18 @@ def _embedding_backward(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> t
     return loc.builder.op(node.op, (grad, index), attrs)
 
 
+def _scatter_add(loc: _Localizer, node: Node, args: tuple[Use, ...]) -> tuple[Use, ...]:
+    """scatter_add, index_add: a block of ``dim`` takes the sources that fall into it."""
+    attrs: Any = node.attrs
+    block = loc.block(_type(node), attrs.dim)
+    if block is None:
+        return _unchanged(loc, node, args)
+    index, inside = _within(loc, args[1], block)
+    dims = (attrs.dim,) if node.op == "index_add" else None
+    (source,) = _masked(loc, args[2], inside, dims)
+    return loc.builder.op(node.op, (args[0], index, source), attrs)
+
+
 def _within(loc: _Localizer, index: Use, block: tuple[Size, Size]) -> tuple[Use, Use]:
     """``index`` relative to the block, 0 where it lies outside; and whether it lies inside."""
     start, size = block
@@ -277,5 +289,6 @@ _LOCAL: dict[str, _Local] = {
     "gather": _gather,
     "take_along_axis": _gather,
     "embedding": _embedding,
+    **dict.fromkeys(("scatter_add", "index_add"), _scatter_add),
     "embedding_backward": _embedding_backward,
 }

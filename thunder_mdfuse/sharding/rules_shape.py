@@ -193,13 +193,24 @@ def scatter(site: Site) -> tuple[Factor, ...]:
     return from_labels(site, *_scattered(site))
 
 
+# Where sources are added into a block, each position adds those that fall into its own, and 0 at
+# its first row for the rest: even blocks only, as above.
+_ADDED_INTO = Traits(exact=True, block=True)
+
+
 def scatter_add(site: Site) -> tuple[Factor, ...]:
-    """As ``scatter``; along ``dim`` sources may be sharded too: each position then adds its own."""
+    """As ``scatter``; along ``dim`` sources may be sharded too: each position then adds its own.
+    Or x is sharded along ``dim``: each position adds what falls into its block.
+    """
     dim = _attrs(site).dim
     operands, results = _scattered(site)
-    if 2 in site.tensors and site.shape(1)[dim] == site.shape(2)[dim]:
+    if site.shape(1) == site.shape(2):
+        operands[0][dim] = results[0][dim] = "block"
+    if site.shape(1)[dim] == site.shape(2)[dim]:
         operands[1][dim] = operands[2][dim] = "source"
-    return from_labels(site, operands, results, {"source": Traits("sum", pending=(0,))})
+    traits: dict[Label, Traits] = {"block": _ADDED_INTO}
+    traits["source"] = Traits("sum", pending=(0,))
+    return from_labels(site, operands, results, traits)
 
 
 def _scattered(site: Site) -> tuple[list[list[Label | None]], list[list[Label | None]]]:
@@ -213,9 +224,13 @@ def _scattered(site: Site) -> tuple[list[list[Label | None]], list[list[Label | 
 
 
 def index_add(site: Site) -> tuple[Factor, ...]:
-    """index_add(x, index, source): the other dims; sharded sources leave a pending sum."""
+    """index_add(x, index, source): the other dims; sharded sources leave a pending sum; a block of
+    x along ``dim`` takes what falls into it.
+    """
     dim = _attrs(site).dim
     x = _dims_but(len(site.shape(0)), dim)
     source: list[Label | None] = list(x)
-    source[dim] = "source"
-    return from_labels(site, [x, ["source"], source], [x], {"source": Traits("sum", pending=(0,))})
+    x[dim], source[dim] = "block", "source"
+    traits: dict[Label, Traits] = {"block": _ADDED_INTO}
+    traits["source"] = Traits("sum", pending=(0,))
+    return from_labels(site, [x, ["source"], source], [x], traits)
