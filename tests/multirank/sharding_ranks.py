@@ -1,7 +1,8 @@
 """Sharded programs over real ranks; started by test_sharding_multirank.py.
 
     sharding_ranks.py SEED COUNT        random programs
-    sharding_ranks.py eager             single ops, against eager DTensor's values too; four ranks
+    sharding_ranks.py eager             every dtype; single ops, against eager DTensor's values
+                                        too; four ranks
 
 Every rank draws the same programs, runs each as one executable on its part of the inputs, and
 compares its part of the outputs with what torch computes on the full tensors. Meshes are the whole
@@ -27,7 +28,7 @@ from thunder_mdfuse.comm.placements import from_placement, logical_mesh
 from thunder_mdfuse.executable import Executable
 from thunder_mdfuse.ir.decompose import decompose
 from thunder_mdfuse.ir.graph import Fusion, Use
-from thunder_mdfuse.ir.text import parse, render
+from thunder_mdfuse.ir.text import parse, parse_placement, render
 from thunder_mdfuse.ir.types import DType, Placements, TensorType
 from thunder_mdfuse.runtime.dtypes import TORCH_DTYPES
 from thunder_mdfuse.sharding.propagate import propagate
@@ -146,11 +147,56 @@ def against_eager(ranks: int) -> None:
     print(f"rank {dist.get_rank()} ok: {len(CASES)} cases, {done} of them eager's", flush=True)
 
 
+# What every dtype must survive: all ways of moving data, uneven parts among them.
+MOVES = [
+    ("Shard(0)", "Replicate"),
+    ("StridedShard(0, 2)", "Replicate"),
+    ("Shard(0)", "Shard(1)"),
+    ("Replicate", "StridedShard(1, 3)"),
+]
+WRAPS = (DType.I8, DType.U8, DType.I16)
+
+
+def every_dtype(ranks: int) -> None:
+    """Data moves in any dtype; sums of small integers wrap as torch's do."""
+    mesh = DeviceMesh("cpu", torch.arange(ranks), mesh_dim_names=("tp",))
+    at = tuple(mesh.get_coordinate() or ())
+    made = torch.Generator().manual_seed(5)
+
+    def part(whole: torch.Tensor, placement: str) -> torch.Tensor:
+        return distribute(whole, (parse_placement(placement),), logical_mesh(mesh))[at].contiguous()
+
+    def moved(local: torch.Tensor, dtype: DType, before: str, after: str) -> torch.Tensor:
+        text = f"""global mesh[tp={ranks}]
+            %0 = input(position=0) : {dtype}[7, 5] @ [{before}]
+            %1 = reshard(%0; placements=[{after}]) : {dtype}[7, 5] @ [{after}]
+            return %1"""
+        return Executable(parse(text), "moved").run([local], mesh)[0]
+
+    for dtype in DType:
+        raw = torch.randint(0, 256, (7, 5, TORCH_DTYPES[dtype].itemsize), generator=made)
+        whole = raw.to(torch.uint8).view(TORCH_DTYPES[dtype]).reshape(7, 5)
+        whole = raw[..., 0] % 2 == 0 if dtype is DType.BOOL else whole
+        for before, after in MOVES:
+            found = moved(part(whole, before), dtype, before, after)
+            same = torch.equal(as_bytes(found), as_bytes(part(whole, after)))
+            assert same, f"{dtype} {before} -> {after}"
+        if dtype in WRAPS:
+            total = (whole.long() * ranks).to(whole.dtype)
+            assert torch.equal(moved(whole, dtype, "Partial(sum)", "Replicate"), total), dtype
+
+
+def as_bytes(x: torch.Tensor) -> torch.Tensor:
+    """The bits, since NaNs are among them."""
+    return x.contiguous().view(torch.uint8)
+
+
 def main() -> None:
     communicator = Communicator.instance()
     assert communicator.group is not None
     logging.disable(logging.WARNING)
     if sys.argv[1] == "eager":
+        every_dtype(communicator.size())
         against_eager(communicator.size())
         return
     number, count = int(sys.argv[1]), int(sys.argv[2])
