@@ -151,3 +151,20 @@ def test_independent_kernels_run_while_a_collective_is_in_flight():
     plan = plan_program(local, [InputClass((512, 1))] * 2, H200, {"@tp": 0})
     kinds = [step.kind for step in plan.steps]
     assert kinds == ["start", "kernel", "wait", "kernel"]
+
+
+def test_a_look_up_in_a_choice_looks_up_its_condition():
+    text = """global mesh[tp=4]
+        %0 = input(position=0) : f64[5, 8] @ [Shard(1)]
+        %1 = input(position=1) : i64[5, 1] @ [Replicate]
+        %2 = const(value='1.0', dtype=f64) : f64
+        %3 = lt(%0, %2) : bool[5, 8]
+        %4 = where(%3, %0, %2) : f64[5, 8]
+        %5 = gather(%4, %1; dim=1) : f64[5, 1]
+        %6 = gather(%3, %1; dim=1) : bool[5, 1] @ [Replicate]
+        return %5, %6"""
+    x, index = whole_numbers(5, 8), torch.tensor([[3], [0], [7], [5], [2]])
+    first, second = results(text, x, index)
+    assert torch.equal(first, torch.gather(torch.where(x < 1, x, 1.0), 1, index))
+    assert torch.equal(second, torch.gather(x < 1, 1, index))
+    assert not [c for c in collectives(text) if not c.startswith("all_reduce")]
