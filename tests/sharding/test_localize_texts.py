@@ -3,6 +3,7 @@
 
 from textwrap import dedent
 
+from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.text import parse, render
 from thunder_mdfuse.ir.verify import verify
 from thunder_mdfuse.sharding.localize import localize
@@ -414,3 +415,36 @@ def test_a_written_input_keeps_its_placements():
         return %3 -> %0
         """,
     )
+
+
+def started(first: str, second: str, wanted: str) -> list[str]:
+    """The collectives that bring two inputs to the placement ``wanted``."""
+    local = localize(
+        reshard(
+            propagate(
+                parse(
+                    f"""global mesh[tp=2]
+                    %0 = input(position=0) : {first}
+                    %1 = input(position=1) : {second}
+                    %2 = reshard(%0; placements=[{wanted}]) : {first.split(" @ ")[0]} @ [{wanted}]
+                    %3 = reshard(%1; placements=[{wanted}]) : {second.split(" @ ")[0]} @ [{wanted}]
+                    return %2, %3"""
+                )
+            )
+        )
+    )
+    return [n.op for n in verify(local, "localize").nodes if row(n.op).kind == "start"]
+
+
+def test_which_collectives_go_together():
+    total, whole = "Partial(sum)", "Replicate"
+    assert started("f32[4, 3] @ [Shard(0)]", "f32[6] @ [Shard(0)]", whole) == ["all_gather"]
+    assert started(f"f32[4, 3] @ [{total}]", f"f32[6] @ [{total}]", "Shard(0)") == [
+        "reduce_scatter"
+    ]
+    # Uneven parts have no rows of one length; other dtypes, other kinds and large ones stay apart.
+    assert len(started("f32[5, 3] @ [Shard(0)]", "f32[6] @ [Shard(0)]", whole)) == 2
+    assert len(started(f"f32[5] @ [{total}]", f"bf16[5] @ [{total}]", whole)) == 2
+    assert len(started(f"f32[5] @ [{total}]", "f32[5] @ [Partial(max)]", whole)) == 2
+    assert len(started(f"f32[512, 512] @ [{total}]", f"f32[5] @ [{total}]", whole)) == 2
+    assert len(started(f"f32[5] @ [{total}]", f"f32[7, 3] @ [{total}]", whole)) == 1
