@@ -37,7 +37,7 @@ def _work(numbers: list[int], until: float) -> tuple[int, list[str]]:
             try:
                 check_program(program, way)
             except Exception as e:
-                notes = "\n".join(e.__notes__)
+                notes = "\n".join(getattr(e, "__notes__", []))
                 wrong.append(f"seed {number}, program {i}, {way}: {type(e).__name__}: {e}\n{notes}")
             ran += 1
     return ran, wrong
