@@ -111,7 +111,7 @@ def _environment(changes: dict[str, str]) -> dict[str, str]:
         for name, value in os.environ.items()
         # OMPI_MCA_ is how a machine configures its own Open MPI, not what a launcher says.
         if name.startswith("OMPI_MCA_")
-        or (not name.startswith(_LAUNCHERS) and name not in _TORCHRUN)
+        or (not name.startswith((*_LAUNCHERS, "PYTEST_XDIST_")) and name not in _TORCHRUN)
     }
     path = [str(_TESTS.parent), str(_TESTS), kept.get("PYTHONPATH", "")]
     return {
