@@ -32,6 +32,15 @@ MDF_INTEGER_TEST(T) isinf(T) { return false; }
 MDF_INTEGER_TEST(T) isfinite(T) { return true; }
 MDF_INTEGER_TEST(T) signbit(T x) { return x < T(0); }
 
+// n / d and n % d of 0 <= n < 2^31, given 2^63 / d rounded up: exact, in two multiplications.
+// Lemire, Kaser, Kurz: Faster remainder by direct computation, 2019.
+MDF_DEVICE i32 quotient(i32 n, u64 reciprocal) {
+  const u64 twice = u64(u32(n) << 1);
+  const u64 low = (twice * u32(reciprocal)) >> 32;
+  return i32((twice * u32(reciprocal >> 32) + low) >> 32);
+}
+MDF_DEVICE i32 rest(i32 n, i32 d, u64 reciprocal) { return n - quotient(n, reciprocal) * d; }
+
 MDF_INTEGER(T) div_trunc(T a, T b) {
   if (b == T(0)) return T(~Wrap<T>(0));
   if constexpr (is_signed_integer<T>) {

@@ -20,7 +20,7 @@ from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import symbol
 from thunder_mdfuse.ir.types import DType
-from thunder_mdfuse.runtime.launch import prepare_emulated
+from thunder_mdfuse.runtime.launch import prepare_emulated, size_arguments
 from thunder_mdfuse.schedule.plan import (
     Axis,
     Buffer,
@@ -133,7 +133,7 @@ class Team:
             allocations.append(Allocation(x.data_ptr(), x.nbytes, fresh, f"b{k}", fresh))
         tokens, hidden = self.residual.shape
         values = {"ranks": RANKS}
-        arguments = [sizes.evaluate(s, values) for s in self.text.sizes]
+        arguments = size_arguments(self.text, values)
         build(self.text.source, self.text.entry).launch_checked(
             grid=(sizes.evaluate(self.text.blocks, values), 1, 1),
             block=(SMALL.threads, 1, 1),

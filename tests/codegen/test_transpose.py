@@ -23,6 +23,7 @@ from thunder_mdfuse.ir.graph import Builder, Fusion, Output, Use
 from thunder_mdfuse.ir.sizes import evaluate
 from thunder_mdfuse.ir.types import DType
 from thunder_mdfuse.runtime.dtypes import TORCH_DTYPES
+from thunder_mdfuse.runtime.launch import size_arguments
 from thunder_mdfuse.runtime.program import BoundProgram
 from thunder_mdfuse.schedule.plan import KernelPlan, Load
 from thunder_mdfuse.schedule.program import InputClass, ProgramPlan, plan_program
@@ -347,7 +348,7 @@ def test_64_bit_offsets_compute_the_same() -> None:
 
 def traced(text: KernelText, x: torch.Tensor, y: torch.Tensor) -> list[Access]:
     """The shared accesses of a kernel with one input and one output."""
-    arguments = [t.data_ptr() for t in (x, y)] + [evaluate(s, {}) for s in text.sizes]
+    arguments = [*(t.data_ptr() for t in (x, y)), *size_arguments(text, {})]
     memory = [
         Allocation(t.data_ptr(), t.nbytes, writable, name)
         for t, writable, name in ((x, False, "x"), (y, True, "y"))

@@ -6,7 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from kernels.emulated import INCLUDE, apply, table_kernel
+from kernels.emulated import INCLUDE, apply, launch, table_kernel
+
+from thunder_mdfuse.codegen.index import reciprocal
 
 KINDS = {
     "i8": np.int8,
@@ -173,3 +175,32 @@ def test_clamp_and_where() -> None:
     assert torch.equal(out, torch.clamp(x, y, z))
     apply(SOURCE, "ternary_i64", 1, [x, y, z], out)
     assert torch.equal(out, torch.where(x > 0, y, z))
+
+
+def test_a_quotient_by_multiplication_is_exact() -> None:
+    """At the ends of each quotient's range, for divisors of every size."""
+    rng = np.random.default_rng(0)
+    top = 2**31 - 1
+    divisors = [*range(1, 40), 2**16, 2**16 + 1, 2**30, 2**30 + 1, top - 1, top]
+    divisors += [int(2**e) for e in rng.uniform(0, 31, 200)]
+    pairs = []
+    for d in divisors:
+        last = top // d
+        for q in {0, 1, last // 2, last}:
+            pairs += [(n, d) for n in (q * d - 1, q * d, q * d + 1, top) if 0 <= n <= top]
+    n, d = (np.array(column, np.int32) for column in zip(*pairs, strict=True))
+    q = np.array([reciprocal(int(x)) for x in d], np.uint64)
+    kernel = INCLUDE + (
+        'extern "C" __global__ void divide(MDF_IN(mdf::i32) n, MDF_IN(mdf::i32) d,\n'
+        "    MDF_IN(mdf::u64) q, MDF_OUT(mdf::i32) y, MDF_OUT(mdf::i32) z) {\n"
+        "  const mdf::i32 i = threadIdx.x + blockIdx.x * 32;\n"
+        "  const mdf::i32 a = mdf::load1(n, i);\n"
+        "  const mdf::u64 b = mdf::load1(q, i);\n"
+        "  mdf::store1(y, i, mdf::quotient(a, b));\n"
+        "  mdf::store1(z, i, mdf::rest(a, mdf::load1(d, i), b));\n}\n"
+    )
+    n, d, q = (x[: len(x) // 32 * 32] for x in (n, d, q))
+    y, z = np.empty_like(n), np.empty_like(n)
+    launch(kernel, "divide", inputs=[n, d, q], outputs=[y, z], block=32, grid=len(n) // 32)
+    assert np.array_equal(y, n // d)
+    assert np.array_equal(z, n % d)

@@ -1,20 +1,21 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_outer_f6c668cfd2(
+extern "C" __global__ void __launch_bounds__(256) mdf_outer_280ebc13cf(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
     const mdf::i32 p0,
     const mdf::i32 p1,
     const mdf::i32 p2,
-    const mdf::i32 p3) {
+    const mdf::i32 p3,
+    const mdf::u64 q0) {
   const mdf::i32 x = threadIdx.x % 16;
   const mdf::i32 y = threadIdx.x / 16;
   const mdf::i32 mine = (blockIdx.x * 16 + x) * 4;
   const bool live = MDF_IN_BOUNDS(mine < p0);
   const mdf::i32 r = live ? mine : 0;
-  const mdf::i32 d2 = ((r) % (p2));
-  const mdf::i32 d0 = ((r) / (p2));
+  const mdf::i32 d2 = mdf::rest(r, p2, q0);
+  const mdf::i32 d0 = mdf::quotient(r, q0);
   const mdf::i32 begin = 0;
   const mdf::i32 end = p1;
   const auto x2 = mdf::load<4>(b1, d2);

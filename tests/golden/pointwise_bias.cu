@@ -1,17 +1,18 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_194490f4c1(
+extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_d20d2f8843(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
     const mdf::i32 p0,
-    const mdf::i32 p1) {
+    const mdf::i32 p1,
+    const mdf::u64 q0) {
   #pragma unroll
   for (mdf::i32 t = 0; t < 1; ++t) {
     const mdf::i32 c = ((static_cast<mdf::i32>(blockIdx.x) * 1 + t) * 256 + threadIdx.x) * 4;
     if (MDF_IN_BOUNDS(c < p0)) {
-      const mdf::i32 d1 = ((c) % (p1));
-      const mdf::i32 d0 = ((c) / (p1));
+      const mdf::i32 d1 = mdf::rest(c, p1, q0);
+      const mdf::i32 d0 = mdf::quotient(c, q0);
       const auto x0 = mdf::load<4>(b0, c);
       const auto x1 = mdf::load<4>(b1, d1);
       mdf::Vec<float, 4> y2;

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_e8b2b909d1(
+extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_14b63f7b64(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -10,13 +10,14 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_e8b2b909d1(
     const mdf::i32 p3,
     const mdf::i32 p4,
     const mdf::i32 p5,
-    const mdf::i32 p6) {
+    const mdf::i32 p6,
+    const mdf::u64 q0) {
   #pragma unroll
   for (mdf::i32 t = 0; t < 1; ++t) {
     const mdf::i32 c = ((static_cast<mdf::i32>(blockIdx.x) * 1 + t) * 256 + threadIdx.x) * 4;
     if (MDF_IN_BOUNDS(c < p0)) {
-      const mdf::i32 d1 = ((c) % (p1));
-      const mdf::i32 d0 = ((c) / (p1));
+      const mdf::i32 d1 = mdf::rest(c, p1, q0);
+      const mdf::i32 d0 = mdf::quotient(c, q0);
       mdf::Vec<float, 4> y2;
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {

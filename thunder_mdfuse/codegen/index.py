@@ -7,16 +7,32 @@ from thunder_mdfuse.ir.sizes import Expr, Fn, Monomial, Size, Sym
 
 
 class Arguments:
-    """The size arguments of a kernel: ``name(size)`` gives the parameter that holds ``size``."""
+    """The size arguments of a kernel: ``name(size)`` gives the parameter that holds ``size``, and
+    ``inverse(size)`` the one that holds its reciprocal, for divisions of 32-bit numbers.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, wide: bool = False) -> None:
+        self.wide = wide
         self.sizes: dict[Size, str] = {}
+        self.divisors: dict[Size, str] = {}
+
+    def inverse(self, size: Size) -> str:
+        """The u64 parameter ``reciprocal(size)``."""
+        return self.divisors.setdefault(size, f"q{len(self.divisors)}")
 
     def name(self, size: Size) -> str:
         """C++ for ``size``, which has no domain symbols: a small literal or a parameter."""
         if isinstance(size, int) and -1 <= size <= 1:
             return str(size)
         return self.sizes.setdefault(size, f"p{len(self.sizes)}")
+
+
+def reciprocal(divisor: int) -> int:
+    """2^63 / ``divisor``, rounded up: ``mdf::quotient`` multiplies by it instead of dividing.
+
+    Source: Lemire, Kaser, Kurz: Faster remainder by direct computation, 2019.
+    """
+    return -(-(1 << 63) // max(divisor, 1))
 
 
 class IndexPrinter:
@@ -71,6 +87,12 @@ class IndexPrinter:
         if atom.op in ("floordiv", "mod", "ceildiv"):
             # C++ divides toward zero; a place counted from an end can be below it.
             plain = sizes.nonnegative(atom.args[0])
+            divisor = atom.args[1]
+            if plain and not self.arguments.wide and not self._moves(divisor):
+                inverse = self.arguments.inverse(divisor)
+                if atom.op == "mod":
+                    return f"mdf::rest({a}, {b}, {inverse})"
+                return f"mdf::quotient({a}, {inverse})"
             if atom.op == "mod":
                 return f"(({a}) % ({b}))" if plain else f"mdf::remainder({a}, {b})"
             return f"(({a}) / ({b}))" if plain else f"mdf::div_floor({a}, {b})"

@@ -20,8 +20,8 @@ from thunder_mdfuse.schedule.plan import KernelPlan, Load, Scalar, Store
 
 @dataclass(frozen=True)
 class KernelText:
-    """A kernel's source and what to pass: buffers in the plan's order, then ``sizes``, then
-    ``scalars``.
+    """A kernel's source and what to pass: buffers in the plan's order, then ``sizes``, then the
+    ``reciprocal`` of each of ``divisors``, then ``scalars``.
 
     ``blocks``: grid size; ``shared``: bytes of dynamic shared memory. Sizes are i64 when
     ``plan.launch.wide_index``, else i32.
@@ -31,6 +31,7 @@ class KernelText:
     entry: str
     source: str
     sizes: tuple[Size, ...]
+    divisors: tuple[Size, ...]
     scalars: tuple[Scalar, ...]
     blocks: Size
     shared: int
@@ -42,7 +43,7 @@ class KernelWriter:
     def __init__(self, plan: KernelPlan) -> None:
         self.plan, self.launch = plan, plan.launch
         self.index = "mdf::i64" if plan.launch.wide_index else "mdf::i32"
-        self.arguments = Arguments()
+        self.arguments = Arguments(plan.launch.wide_index)
         self.scalars: list[Scalar] = []
         self.column_names = {a.name for a in plan.columns}
         self.top = Block()
@@ -64,6 +65,7 @@ class KernelWriter:
             entry,
             source,
             tuple(self.arguments.sizes),
+            tuple(self.arguments.divisors),
             tuple(self.scalars),
             blocks,
             self.shared,
@@ -124,6 +126,7 @@ class KernelWriter:
             else:
                 parameters.append(f"MDF_IN({cpp}) b{n}")
         parameters += [f"const {self.index} {p}" for p in self.arguments.sizes.values()]
+        parameters += [f"const mdf::u64 {q}" for q in self.arguments.divisors.values()]
         parameters += [f"const {CPP_TYPES[s.dtype]} s{n}" for n, s in enumerate(self.scalars)]
         text = render(self.top.body, 1)
         digest = hashlib.sha256("\n".join((*parameters, text)).encode()).hexdigest()[:10]

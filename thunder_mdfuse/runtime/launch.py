@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from thunder_mdfuse.codegen.index import reciprocal
 from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.compile.cache import cached_cubin, cached_cubins
 from thunder_mdfuse.compile.emulate import Allocation, build, poison
@@ -85,16 +86,23 @@ def cubins(texts: Sequence[KernelText], arch: str) -> None:
     cached_cubins([Job(t.source, t.entry, arch, headers) for t in texts])
 
 
+def size_arguments(text: KernelText, symbols: Mapping[str, int]) -> list[int]:
+    """The values of a kernel's sizes, then the reciprocals of its divisors."""
+    divisors = (sizes.evaluate(d, symbols) for d in text.divisors)
+    return [*(sizes.evaluate(s, symbols) for s in text.sizes), *map(reciprocal, divisors)]
+
+
 def prepare_cuda(text: KernelText, symbols: Mapping[str, int], device: int, arch: str) -> Launcher:
     """A launcher on CUDA device ``device``; the module is loaded when this returns."""
     cubin = cached_cubin(Job(text.source, text.entry, arch, device_headers()))
     integer = "i64" if text.plan.launch.wide_index else "i32"
     kinds = scalar_kinds(text)
     pointers = ["ptr"] * len(text.plan.buffers)
-    check_parameters(cubin, pointers + [integer] * len(text.sizes) + kinds)
+    integers = [integer] * len(text.sizes) + ["u64"] * len(text.divisors)
+    check_parameters(cubin, pointers + integers + kinds)
     kernel = load(cubin, device)
     grid = sizes.evaluate(text.blocks, symbols)
-    bound = encode([integer] * len(text.sizes), [sizes.evaluate(s, symbols) for s in text.sizes])
+    bound = encode(integers, size_arguments(text, symbols))
     threads, cluster = text.plan.launch.threads, text.plan.launch.cluster
     launch = kernel.prepare((grid, 1, 1), (threads, 1, 1), text.shared, (cluster, 1, 1))
     pointers_of = Pointers(text, symbols, torch.device("cuda", device))
@@ -116,7 +124,7 @@ def prepare_emulated(text: KernelText, symbols: Mapping[str, int]) -> Launcher:
     """A launcher in the emulator; every launch is checked for faults in several thread orders."""
     kernel = build(text.source, text.entry)
     grid = sizes.evaluate(text.blocks, symbols)
-    bound = [sizes.evaluate(s, symbols) for s in text.sizes]
+    bound = size_arguments(text, symbols)
     pointers_of = Pointers(text, symbols, torch.device("cpu"))
 
     def run(tensors: Mapping[Use, torch.Tensor], numbers: Mapping[Use, object]) -> None:
