@@ -23,7 +23,7 @@ from thunder_mdfuse.schedule.target import H200
 from thunder_mdfuse.sharding.localize import localize
 from thunder_mdfuse.sharding.propagate import propagate
 from thunder_mdfuse.sharding.reshard import check, reshard
-from thunder_mdfuse.sharding.spec import commute
+from thunder_mdfuse.sharding.spec import commute, why_not_reduced
 
 
 def staged(fusion: Fusion) -> tuple[Fusion, Fusion]:
@@ -105,7 +105,11 @@ def pinned_as_eager(program: Program) -> Program:
 
 def _pin(t: object, found: Placements | None) -> Placements | None:
     own = t.placements if isinstance(t, TensorType) else None
-    fits = found is not None and commute(p.op for p in found if isinstance(p, Partial))
+    assert isinstance(t, TensorType) or found is None
+    kinds = [p.op for p in found or () if isinstance(p, Partial)]
+    # Eager lets an average of floats become one of integers, which no collective can finish.
+    fits = found is not None and commute(kinds)
+    fits = fits and not any(why_not_reduced(t.dtype, kind) for kind in kinds)
     return found if own is None and fits else own
 
 

@@ -112,6 +112,12 @@ def test_the_one_position_that_has_a_dim_of_size_1_hands_it_out():
     assert steps(ONE, (2, 16), "Shard(0)", "Replicate") == "all_gather@tp"
 
 
+def test_a_product_is_not_made_pending_before_a_sum_is_done():
+    """keep_first puts ones elsewhere, and ones are added up by a sum."""
+    found, wanted = "Replicate, Partial(sum)", "Partial(product), Shard(0)"
+    assert steps(TWO, (16, 16), found, wanted) == "reduce_scatter@tp keep_first@dp"
+
+
 def test_axes_that_swap_dims_do_not_gather_everything():
     found, wanted = "Shard(0), Shard(1)", "Shard(1), Shard(0)"
     whole = received(TWO, (16, 16), found, "Replicate, Replicate")

@@ -34,7 +34,7 @@ from thunder_mdfuse.ir import attrs as at
 from thunder_mdfuse.ir.chunks import position
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import REPLICATE, Mesh, Partial, Placements
-from thunder_mdfuse.sharding.spec import Cut, Layout, layout, local_size, nominal
+from thunder_mdfuse.sharding.spec import Cut, Layout, commute, layout, local_size, nominal
 
 Shape = tuple[Size, ...]
 # Partial kinds whose identity other positions must hold; of the others every position may hold
@@ -215,7 +215,10 @@ def _split_up(axis: int, state: _State, goal: _State) -> Iterator[tuple[_Move, _
     if target:
         d, cut = target
         yield _Move("chunk", axis, d, split=cut.split), state.cut(d, (*state.dims[d], cut))
+    awaited = {kind for _, kind in state.pending}
     for kind in (k for a, k in goal.pending if a == axis):
+        if not commute({kind, *awaited}):
+            continue  # the ones that stand in for a product would be added up by a pending sum
         op = "keep_first" if kind in _KEPT_BY_FIRST else _NOTHING
         yield _Move(op, axis, kind=kind), state.awaiting(axis, kind)
 
