@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from schedule.programs import SOFTMAX, tensor
+from schedule.programs import SOFTMAX, back, reduced, tensor
 from schedule.test_one_kernel import run_case
 
 from thunder_mdfuse.codegen.cuda import write_kernel
@@ -158,17 +158,31 @@ def test_rows_divided_by_special_sums() -> None:
     torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("number", [3.0, 0.1, 1e-30, 1e30])
+@pytest.mark.parametrize("number", [3.0, 0.1, 1e-30, 1e30, 1e-38, 1e-40, -3e38, 0.0])
 def test_division_by_a_number(number: float) -> None:
     b = Builder()
     x = b.input(tensor(DType.BF16, 64))
     fusion = b.finish(b.op("div", (x, b.const(number))))
     values = torch.randn(64).bfloat16()
+    values[:5] = torch.tensor([0.0, -0.0, 1e-39, float("inf"), float("nan")])
     (found,) = Executable(fusion, "number").run([values])
     assert isinstance(found, torch.Tensor)
-    torch.testing.assert_close(
-        found.double(), values.double() / number, rtol=2**-7, atol=1e-40, equal_nan=True
-    )
+    right = (values.double() / number).bfloat16()
+    torch.testing.assert_close(found, right, rtol=2**-7, atol=1e-40, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [1e-40, 1e-38, 1e-20, 1.0, 1e20, 3e38, 0.0])
+def test_a_row_is_divided_by_its_largest(size: float) -> None:
+    """Which may be so near 0 that it has no reciprocal."""
+    b = Builder()
+    x = b.input(tensor(DType.BF16, 4, 257))
+    (quotient,) = b.op("div", (x, back(b, reduced(b, "amax", x), x)))
+    values = (torch.rand(4, 257) * size).bfloat16()
+    values[0, 0], values[1] = 0.0, size
+    (found,) = Executable(b.finish((quotient,)), "largest").run([values])
+    assert isinstance(found, torch.Tensor)
+    right = values.double() / values.double().amax(1, keepdim=True)
+    torch.testing.assert_close(found.double(), right, rtol=2**-7, atol=0, equal_nan=True)
 
 
 def test_a_half_softmax_is_within_one_rounding() -> None:

@@ -110,3 +110,18 @@ def test_a_trace_for_another_broadcast_is_a_clear_error() -> None:
     jitted(torch.ones(4, 8), torch.ones(8))
     with pytest.raises(Exception, match=r"broadcast in another way, .*cache='constant values'"):
         jitted(torch.ones(4, 1), torch.ones(8))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("gradient", [False, True])
+def test_nll_loss_ignores_what_torch_does(reduction: str, gradient: bool) -> None:
+    """Unless told otherwise, the target -100."""
+    x = torch.randn(5, 7, requires_grad=gradient)
+    target = torch.tensor([0, -100, 6, 3, -100])
+    found = jit(lambda a, t: F.nll_loss(a, t, reduction=reduction))(x, target)
+    right = F.nll_loss(x, target, reduction=reduction)
+    torch.testing.assert_close(found, right)
+    if gradient:
+        (mine,) = torch.autograd.grad(found.sum(), x)
+        (theirs,) = torch.autograd.grad(right.sum(), x)
+        torch.testing.assert_close(mine, theirs)

@@ -21,6 +21,12 @@ CONTINUOUS = {
     *("reduce_sum", "reduce_prod", "reduce_amax", "reduce_amin"),
 }
 
+# Of f32: the least number whose reciprocal is a number too, and conversely.
+SMALLEST_NORMAL = 2.0**-126
+# What is below, times this, has a finite reciprocal; what is divided by it may become infinite then
+# only where the quotient is.
+NEAR_ZERO, LARGER = 2.0**-100, 2.0**24
+
 
 def relaxed(plan: KernelPlan) -> KernelPlan:
     """``plan`` with its loose instructions marked."""
@@ -44,7 +50,7 @@ class _Rewriter:
         self.body: list[Instr] = []
         self.moved: dict[int, int] = {}
         self.uses = _uses(plan)
-        self._reciprocals: dict[int, int] = {}
+        self._reciprocals: dict[int, tuple[int | None, int]] = {}
 
     def append(self, instr: Instr) -> int:
         self.body.append(instr)
@@ -70,8 +76,9 @@ class _Rewriter:
         """Dividing a row by one number is multiplying it by the number's reciprocal."""
         divisor = self.body[instr.args[1]]
         if isinstance(divisor.detail, Const):
-            inverse = 1.0 / float(divisor.detail.text) if float(divisor.detail.text) else math.inf
-            if not math.isfinite(inverse):
+            number = float(divisor.detail.text)
+            inverse = 1.0 / number if number else math.inf
+            if not SMALLEST_NORMAL <= abs(inverse) <= 1 / SMALLEST_NORMAL:
                 return instr
             other = self.append(replace(divisor, detail=Const(repr(inverse))))
             return replace(instr, op="mul", args=(instr.args[0], other))
@@ -79,9 +86,55 @@ class _Rewriter:
             return instr
         at = instr.args[1]
         if at not in self._reciprocals:
-            made = replace(divisor, op="reciprocal", args=(at,), detail=None, loose=False)
-            self._reciprocals[at] = self.append(made)
-        return replace(instr, op="mul", args=(instr.args[0], self._reciprocals[at]))
+            self._reciprocals[at] = self._reciprocal(at)
+        factor, inverse = self._reciprocals[at]
+        x = instr.args[0]
+        if factor is not None:
+            x = self.append(replace(instr, op="mul", args=(x, factor)))
+        return replace(instr, op="mul", args=(x, inverse))
+
+    def _reciprocal(self, at: int) -> tuple[int | None, int]:
+        """A factor for what is divided by ``at``, where one is needed, and what to multiply with.
+
+        The reciprocal of a number near 0 is infinite, though the quotient may be small: both sides
+        are made larger first.
+        """
+        divisor = self.body[at]
+        plain = replace(divisor, loose=False, rounds=False, detail=None)
+
+        def row(op: str, *args: int) -> int:
+            return self.append(replace(plain, op=op, args=args))
+
+        if self._is_far_from_zero(at):
+            return None, row("reciprocal", at)
+
+        def number(value: float) -> int:
+            made = replace(plain, op="const", args=(), detail=Const(repr(value)))
+            return self.append(replace(made, depends=frozenset(), phase=0))
+
+        near = replace(plain, op="lt", args=(row("abs", at), number(NEAR_ZERO)), dtype=DType.BOOL)
+        factor = row("where", self.append(near), number(LARGER), number(1.0))
+        return factor, row("reciprocal", row("mul", at, factor))
+
+    def _is_far_from_zero(self, at: int) -> bool:
+        """Whether it is 0, or no closer to it than a number whose reciprocal is finite.
+
+        So are roots, and a row's sum of exponentials of distances from its maximum: one of them is
+        1.
+        """
+        instr = self.body[at]
+        if instr.op == "cast" and self.body[instr.args[0]].dtype.compute is DType.F32:
+            return self._is_far_from_zero(instr.args[0])
+        if instr.op == "sqrt":
+            return True
+        if instr.op != "reduce_sum":
+            return False
+        term = self.body[instr.args[0]]
+        if term.op != "exp" or self.body[term.args[0]].op != "sub":
+            return False
+        x, most = self.body[term.args[0]].args
+        largest = self.body[most]
+        return largest.op == "reduce_amax" and largest.args[0] == x
 
     def _fused_add(self, old: Instr, instr: Instr) -> Instr:
         """``a*b + c`` in one rounding, where nothing else needs ``a*b``."""

@@ -1,5 +1,6 @@
 """Doors for torch functions whose result Thunder's decomposition gets wrong in a corner.
 
+``nll_loss`` ignores the target -100 unless told otherwise; Thunder's ignores -1, and looks -100 up.
 ``relu`` has a symbol of its own, because ``where(x > 0, x, 0)`` loses NaN. Softmax and the norms
 return contiguous tensors whatever the layout of their input, which their decomposition into
 elementwise operations does not.
@@ -17,6 +18,7 @@ from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import FusionExecutor
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.torch.langctx import _method_name_to_fn_map as _methods
+from torch.nn._reduction import legacy_get_string
 
 RELU = "mdfuse_relu"
 
@@ -27,6 +29,7 @@ def register_composites(executor: FusionExecutor) -> None:
     executor.register_supported(relu, None, grad_transform=_relu_grad(relu))
     for function in (F.relu, torch.relu, torch.Tensor.relu, _methods["relu"]):
         executor._lookasides[function] = _relu_door(relu)
+    executor._lookasides[F.nll_loss] = _nll_loss
     dense = {
         ltorch.softmax: (F.softmax, torch.softmax, torch.Tensor.softmax, _methods["softmax"]),
         ltorch.log_softmax: (F.log_softmax, torch.log_softmax, torch.Tensor.log_softmax),
@@ -59,6 +62,20 @@ def _relu_door(relu: Symbol) -> Callable[..., Any]:
         return relu(a)
 
     return door
+
+
+def _nll_loss(
+    a: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Any:
+    if size_average is not None or reduce is not None:
+        reduction = legacy_get_string(size_average, reduce, emit_warning=False)
+    return ltorch.nll_loss(a, target, weight, ignore_index, reduction)
 
 
 def _dense_door(original: Callable[..., Any]) -> Callable[..., Any]:
