@@ -25,6 +25,7 @@ settings.load_profile("fixed")
 
 
 _LAUNCH = read_launch(knobs.launcher_environment())
+_LONG = ("tests/multirank/", "test_demo", "test_golden_mutants", "test_notebooks")
 _SUITE = Path(__file__).parent / "multirank" / "test_suite.py"
 
 
@@ -48,9 +49,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=False,
         help="rewrite the files in tests/golden instead of comparing with them",
     )
+    parser.addoption(
+        "--all-mutants",
+        action="store_true",
+        default=False,
+        help="run every mutant of the golden kernels, and not a third of them",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # The longest first, so that workers end together.
+    items.sort(key=lambda item: not any(part in item.nodeid for part in _LONG))
     for item in items:
         needed = _gpus_needed(item)
         # Torch takes seconds to import, so it is asked only when a collected test needs a GPU.

@@ -74,12 +74,16 @@ def _caught(golden: Golden, mutant: str) -> bool:
 
 
 @pytest.mark.parametrize("golden", GOLDENS.values(), ids=lambda g: g.name)
-def test_every_mutant_is_caught(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_mutant_is_caught(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Every third, beginning at another one in each kernel; all of them with ``--all-mutants``."""
     monkeypatch.setenv("MDFUSE_EMULATOR_ORDERS", "2")
     source = golden.kernel(golden.sizes).source
-    found = [*mutants(source), *_guards(source)]
+    found = list(enumerate([*mutants(source), *_guards(source)]))
+    every = request.config.getoption("--all-mutants")
     survived, listed = [], set()
-    for at, (name, mutant) in enumerate(found):
+    for at, (name, mutant) in found if every else found[len(golden.name) % 3 :: 3]:
         if _caught(golden, mutant):
             continue
         known = (golden.name, name.partition(" on line")[0])
@@ -88,7 +92,8 @@ def test_every_mutant_is_caught(golden: Golden, monkeypatch: pytest.MonkeyPatch)
         elif (golden.name, at) not in UNWRITTEN_REGISTERS | FIRST_ROW:
             survived.append((at, name))
     assert survived == []
-    assert listed == {k for k in SURVIVORS if k[0] == golden.name}, "a listed survivor is caught"
+    known_here = {k for k in SURVIVORS if k[0] == golden.name}
+    assert listed == known_here or not every, "a listed survivor is caught"
 
 
 def test_the_goldens_have_mutants_of_every_kind() -> None:
