@@ -141,12 +141,12 @@ MDF_DEVICE T from_compute(C v) {
   return cast<T>(v);
 }
 
-#if !defined(MDF_EMULATOR) && __CUDA_ARCH__ >= 890
 namespace detail {
 
 // Two at a time, where neither is NaN or rounds above the largest. lo stands at the lower address.
 template <class T>
 MDF_DEVICE u16 f8_pair(float lo, float hi) {
+#if !defined(MDF_EMULATOR) && __CUDA_ARCH__ >= 890
   u16 pair;
   if constexpr (same<T, f8e4m3>) {
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(hi), "f"(lo));
@@ -154,6 +154,9 @@ MDF_DEVICE u16 f8_pair(float lo, float hi) {
     asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(hi), "f"(lo));
   }
   return pair;
+#else
+  return u16(cast<T>(lo).bits | u32(cast<T>(hi).bits) << 8);
+#endif
 }
 template <class T, int V>
 MDF_DEVICE bool all_in_range(const Vec<float, V>& x) {
@@ -167,7 +170,6 @@ MDF_DEVICE bool all_in_range(const Vec<float, V>& x) {
 }
 
 }  // namespace detail
-#endif
 
 // Whole vectors. Pairs of the small floats share one conversion instruction.
 template <class T, int V>
@@ -190,7 +192,6 @@ MDF_DEVICE Vec<T, V> from_compute(const Vec<C, V>& x) {
       out.v[k + 1] = T{u16(pair >> 16)};
     }
   } else {
-#if !defined(MDF_EMULATOR) && __CUDA_ARCH__ >= 890
     if constexpr (V > 1 && same<C, float> && (same<T, f8e4m3> || same<T, f8e5m2>)) {
       if (detail::all_in_range<T>(x)) {
 #pragma unroll
@@ -202,7 +203,6 @@ MDF_DEVICE Vec<T, V> from_compute(const Vec<C, V>& x) {
         return out;
       }
     }
-#endif
 #pragma unroll
     for (int k = 0; k < V; ++k) out.v[k] = cast<T>(x.v[k]);
   }

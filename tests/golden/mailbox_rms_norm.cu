@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_row_132d16343b(
+extern "C" __global__ void __launch_bounds__(512) mdf_row_0ef5700ab3(
     MDF_IN(mdf::u64) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -53,8 +53,8 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_132d16343b(
     const mdf::i32 d1 = c;
     const mdf::Vec<float, 8> x0 = h0[t];
     const mdf::Vec<mdf::bf16, 8> x1 = h1[t];
-    mdf::Vec<mdf::bf16, 8> y4;
-    mdf::Vec<mdf::bf16, 8> y3;
+    mdf::Vec<float, 8> y4;
+    mdf::Vec<float, 8> y3;
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
       const float v0 = mdf::to_compute(x0.v[j]);
@@ -62,11 +62,11 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_132d16343b(
       const float v2 = mdf::to_compute(mdf::from_compute<mdf::bf16>(mdf::add(v0, v1)));
       const float v3 = mdf::mul(v2, v2);
       a4 = mdf::Sum::apply(a4, v3);
-      y4.v[j] = mdf::from_compute<mdf::bf16>(v2);
-      y3.v[j] = mdf::from_compute<mdf::bf16>(static_cast<float>(-0.0));
+      y4.v[j] = v2;
+      y3.v[j] = static_cast<float>(-0.0);
     }
-    mdf::store<8>(b4, c + d0 * p0, y4);
-    mdf::store<8>(b3, c + d0 * p0, y3);
+    mdf::store<8>(b4, c + d0 * p0, mdf::from_compute<mdf::bf16>(y4));
+    mdf::store<8>(b3, c + d0 * p0, mdf::from_compute<mdf::bf16>(y3));
   }
   const float v4 = mdf::group_reduce<mdf::Sum, 512, 512>(a4, scratch_f32);
   const float v6 = mdf::div(v4, v5);
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_132d16343b(
     const mdf::Vec<float, 8> x0 = h0[t];
     const mdf::Vec<mdf::bf16, 8> x1 = h1[t];
     const auto x11 = mdf::load<8>(b2, c);
-    mdf::Vec<mdf::bf16, 8> y5;
+    mdf::Vec<float, 8> y5;
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
       const float v0 = mdf::to_compute(x0.v[j]);
@@ -88,8 +88,8 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_132d16343b(
       const float v10 = mdf::mul(v2, v9);
       const float v11 = mdf::to_compute(x11.v[j]);
       const float v12 = mdf::mul(v10, v11);
-      y5.v[j] = mdf::from_compute<mdf::bf16>(v12);
+      y5.v[j] = v12;
     }
-    mdf::store<8>(b5, c + d0 * p0, y5);
+    mdf::store<8>(b5, c + d0 * p0, mdf::from_compute<mdf::bf16>(y5));
   }
 }
