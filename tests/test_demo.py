@@ -59,10 +59,9 @@ def check_shown(output: str, backend: str, ranks: int = 2) -> None:
     assert "\x1b" not in output, "control codes of a terminal where there is none"
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_it_is_a_rank_of_a_launcher(launcher: str) -> None:
+def test_it_is_a_rank_of_a_launcher() -> None:
     options = ["--device", "cpu", "--tokens", "8"]
-    output = run_ranks("thunder_mdfuse.demo", 2, launcher, 240, options)
+    output = run_ranks("thunder_mdfuse.demo", 2, "mpirun", 240, options)
     check_shown(output, "reference")
 
 

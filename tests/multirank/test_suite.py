@@ -44,8 +44,7 @@ else:
     @pytest.mark.parametrize(
         ("launcher", "ranks", "group", "backend"),
         [
-            ("mpirun", 2, "gloo", "reference"),
-            ("torchrun", 2, "gloo", "emulate"),
+            ("mpirun", 2, "gloo", "emulate"),
             ("torchrun", 4, "gloo", "reference"),
             pytest.param("mpirun", 2, "nccl", "auto", marks=pytest.mark.multigpu(2)),
             pytest.param("torchrun", 2, "nccl", "auto", marks=pytest.mark.multigpu(2)),
