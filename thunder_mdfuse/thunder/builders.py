@@ -99,7 +99,7 @@ def reduction(name: str) -> Build:
 
 def _dims(v: Values, use: Use, dims: Sequence[int]) -> tuple[int, ...]:
     """Ascending, as the IR wants them. Torch lets a 0-dim tensor have a dim 0."""
-    return tuple(sorted(dims)) if _ndim(v, use) else ()
+    return tuple(sorted(dims)) if ndim(v, use) else ()
 
 
 def variance(name: str) -> Build:
@@ -123,7 +123,7 @@ def with_dim(name: str) -> Build:
 
     def build(v: Values, a: Any, dim: int | None) -> Results:
         use = v.value(a)
-        return v.result(name, (use,), at.DimAttrs(dim if _ndim(v, use) else None))
+        return v.result(name, (use,), at.DimAttrs(dim if ndim(v, use) else None))
 
     return build
 
@@ -150,7 +150,7 @@ def broadcast_in_dim(v: Values, a: Any, shape: Sequence[Any], dims: Sequence[int
 def expand(v: Values, a: Any, *_: Any) -> Results:
     """The user's own ``expand``: an eager kernel after it is given the expanded view."""
     use, shape = v.value(a), v.sizes(v.outs[0]._shape)
-    dims = tuple(range(len(shape) - _ndim(v, use), len(shape)))
+    dims = tuple(range(len(shape) - ndim(v, use), len(shape)))
     return v.result("broadcast_in_dim", (use,), at.BroadcastAttrs(shape, dims, explicit=True))
 
 
@@ -204,10 +204,10 @@ def flip(v: Values, a: Any, dims: Sequence[int]) -> Results:
 
 def cat(v: Values, tensors: Sequence[Any], dim: int) -> Results:
     parts = tuple(map(v.value, tensors))
-    return v.result("cat", parts, at.DimAttrs(dim % max(1, _ndim(v, parts[0]))))
+    return v.result("cat", parts, at.DimAttrs(dim % max(1, ndim(v, parts[0]))))
 
 
-def _ndim(v: Values, use: Use) -> int:
+def ndim(v: Values, use: Use) -> int:
     return v.tensor(use).ndim
 
 
@@ -301,61 +301,6 @@ def normal(
     return v.result("normal", (v.value(seed), v.value(offset)), attrs)
 
 
-def _index(v: Values, index: Any) -> Use:
-    """An index tensor as i64, which is what torch's indexing takes everywhere."""
-    use = v.value(index)
-    if v.type(use).dtype is DType.I64:
-        return use
-    return v.op("cast", (use,), at.CastAttrs(DType.I64))[0]
-
-
-def take(v: Values, a: Any, index: Any, dim: int) -> Results:
-    """A 0-dim index keeps the dim, with size 1."""
-    use = _index(v, index)
-    if not _ndim(v, use):
-        (use,) = v.op("reshape", (use,), at.ShapeAttrs((1,)))
-    return v.result("take", (v.value(a), use), at.DimAttrs(dim))
-
-
-def gather(name: str) -> Build:
-    """``gather`` and ``take_along_axis``."""
-
-    def build(v: Values, a: Any, index: Any, dim: int) -> Results:
-        return v.result(name, (v.value(a), _index(v, index)), at.DimAttrs(dim))
-
-    return build
-
-
-def scatter(name: str) -> Build:
-    """``scatter``, ``scatter_add``, ``index_add``; a number as source fills the index's shape."""
-
-    def build(v: Values, a: Any, index: Any, source: Any, dim: int) -> Results:
-        target, where_to, what = v.value(a), _index(v, index), v.value(source)
-        if isinstance(v.type(what), ScalarType):
-            found = v.type(where_to)
-            assert isinstance(found, TensorType)
-            what = v.full(source, found.shape, v.type(target).dtype)
-        return v.result(name, (target, where_to, what), at.DimAttrs(dim))
-
-    return build
-
-
-def embedding(v: Values, index: Any, weight: Any, *, padding_idx: Any = None, **_: Any) -> Results:
-    uses = (_index(v, index), v.value(weight))
-    return v.result("embedding", uses, at.EmbeddingAttrs(_padding(padding_idx)))
-
-
-def embedding_backward(
-    v: Values, grad: Any, index: Any, rows: Any, padding_idx: Any, by_frequency: Any, sparse: Any
-) -> Results:
-    attrs = at.EmbeddingBackwardAttrs(v.size(rows), _padding(padding_idx), bool(by_frequency))
-    return v.result("embedding_backward", (v.value(grad), _index(v, index)), attrs)
-
-
-def _padding(index: Any) -> int | None:
-    return None if index is None or index < 0 else int(index)
-
-
 def matmul(v: Values, a: Any, b: Any) -> Results:
     return v.result("matmul", (v.value(a), v.value(b)))
 
@@ -396,43 +341,5 @@ def sdpa_backward(v: Values, g: Any, q: Any, k: Any, w: Any, mask: Any, *rest: A
 
 def argsort(v: Values, a: Any, dim: int | None, descending: Any, stable: Any) -> Results:
     use = v.value(a)
-    along = (-1 if dim is None else dim) % max(1, _ndim(v, use))
+    along = (-1 if dim is None else dim) % max(1, ndim(v, use))
     return v.result("argsort", (use,), at.SortAttrs(along, bool(descending), bool(stable)))
-
-
-def nll_loss_backward(
-    v: Values,
-    g: Any,
-    a: Any,
-    target: Any,
-    weight: Any,
-    mode: str,
-    ignored: Any,
-    total: Any,
-) -> Results:
-    """``-g * weight[class]`` where the class is the target and not ignored, by comparison.
-
-    Written with a comparison against the class number rather than as a scatter, so that it fuses
-    with the softmax's gradient around it.
-    """
-    whole = v.type(v.value(a))
-    assert isinstance(whole, TensorType)
-    shape, dim = whole.shape, 1 if whole.ndim >= 2 else 0
-    others = tuple(d for d in range(whole.ndim) if d != dim)
-
-    def spread(use: Use, dims: tuple[int, ...]) -> Use:
-        return v.op("broadcast_in_dim", (use,), at.BroadcastAttrs(shape, dims))[0]
-
-    classes = v.op("iota", (v.value(0), v.value(1)), at.FactoryAttrs((shape[dim],), DType.I64))[0]
-    wanted = spread(_index(v, target), others)
-    (hit,) = v.op("eq", (wanted, spread(classes, (dim,))))
-    (kept,) = v.op("ne", (wanted, v.value(ignored)))
-    (here,) = v.op("logical_and", (hit, kept))
-    (value,) = v.op("neg", (v.value(g),))
-    if mode == "mean":
-        (count,) = v.op("cast", (v.value(total),), at.CastAttrs(v.type(value).dtype))
-        (value,) = v.op("div", (value, count))
-    value = spread(value, others if mode == "none" else ())
-    if weight is not None:
-        (value,) = v.op("mul", (value, spread(v.value(weight), (dim,))))
-    return v.result("where", (here, value, v.value(0.0)))

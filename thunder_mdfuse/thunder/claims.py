@@ -16,6 +16,7 @@ from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
 from thunder_mdfuse.thunder import builders as b
+from thunder_mdfuse.thunder import builders_index as bx
 from thunder_mdfuse.thunder import composites as cp
 from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import dtensor as dt
@@ -63,6 +64,26 @@ def _has_dims(bsym: BoundSymbol) -> Reason | None:
 def _iota(bsym: BoundSymbol) -> Reason | None:
     if bsym.args[0] == 0:
         return Reason("Thunder types an iota of length 0 as a 0-dim tensor")
+    return None
+
+
+def _indexed(bsym: BoundSymbol) -> Reason | None:
+    return None if bsym.args[1] else Reason("index_put without an index is not in the IR")
+
+
+def _setitem(bsym: BoundSymbol) -> Reason | None:
+    """Keys whose positions are known by their shapes; a mask takes one number for all places."""
+    _, key, value = bsym.args
+    keys = key if isinstance(key, tuple | list) else (key,)
+    for k in keys:
+        known = k is None or k is Ellipsis or isinstance(k, slice | NumberProxy | TensorProxy)
+        if not known and type(k) is not int:
+            return Reason(f"setitem: a key of type {type(k).__name__} is not in the IR")
+    if any(map(bx.is_mask, keys)):
+        if len(keys) > 1:
+            return Reason("setitem: a mask beside other keys is not in the IR")
+        if isinstance(value, TensorProxy) and value.ndim:
+            return Reason("setitem: how many values a mask takes is known only at run time")
     return None
 
 
@@ -132,14 +153,17 @@ CLAIMS: dict[Hashable, Claim] = {
     draws.STATE: Claim(b.rng_state),
     draws.UNIFORM: Claim(b.philox),
     draws.NORMAL: Claim(b.normal),
-    PrimIDs.TAKE: Claim(b.take),
-    PrimIDs.TAKE_ALONG_AXIS: Claim(b.gather("take_along_axis"), _has_dims),
-    PrimIDs.GATHER: Claim(b.gather("gather"), _has_dims),
-    PrimIDs.SCATTER: Claim(b.scatter("scatter"), _has_dims),
-    PrimIDs.SCATTER_ADD: Claim(b.scatter("scatter_add"), _has_dims),
-    PrimIDs.INDEX_ADD: Claim(b.scatter("index_add"), _has_dims),
-    PrimIDs.EMBEDDING: Claim(b.embedding, _dense),
-    PrimIDs.EMBEDDING_BACKWARD: Claim(b.embedding_backward, _dense),
+    PrimIDs.TAKE: Claim(bx.take),
+    PrimIDs.TAKE_ALONG_AXIS: Claim(bx.gather("take_along_axis"), _has_dims),
+    PrimIDs.GATHER: Claim(bx.gather("gather"), _has_dims),
+    PrimIDs.SCATTER: Claim(bx.scatter("scatter"), _has_dims),
+    PrimIDs.SCATTER_ADD: Claim(bx.scatter("scatter_add"), _has_dims),
+    PrimIDs.INDEX_ADD: Claim(bx.scatter("index_add"), _has_dims),
+    PrimIDs.INDEX_COPY: Claim(bx.index_copy, _has_dims),
+    PrimIDs.INDEX_PUT: Claim(bx.index_put, _indexed),
+    PrimIDs.COPY_WITH_SETITEM: Claim(bx.setitem, _setitem),
+    PrimIDs.EMBEDDING: Claim(bx.embedding, _dense),
+    PrimIDs.EMBEDDING_BACKWARD: Claim(bx.embedding_backward, _dense),
     PrimIDs.MATMUL: Claim(b.matmul),
     PrimIDs.LINEAR: Claim(b.linear),
     PrimIDs.TOPK: Claim(b.topk, _has_dims),
@@ -148,7 +172,7 @@ CLAIMS: dict[Hashable, Claim] = {
     "torch.unsqueeze": Claim(b.unsqueeze),
     "torch.cumsum": Claim(b.scan("cumsum"), _has_dims),
     "torch.argsort": Claim(b.argsort, _has_dims),
-    "nll_loss_backward": Claim(b.nll_loss_backward),
+    "nll_loss_backward": Claim(bx.nll_loss_backward),
     op.CAST: Claim(b.user_cast),
     cp.RELU: Claim(b.relu),
     op.SDPA: Claim(b.sdpa),
@@ -188,9 +212,7 @@ _UNCLAIMED_BY_TEXT: dict[str, str] = {
         "NUMPY_ARRAY_TO_TORCH_TENSOR"
     ),
     _OTHER_STREAM: "RANDINT MULTINOMIAL UNIFORM_PHILOX GET_AND_UPDATE_RNG_STATE",
-    _NOT_IN_IR: (
-        "FREXP UNFOLD INDEX_COPY INDEX_PUT COPY_WITH_SETITEM _GROUPED_MM CONVOLUTION BITCAST"
-    ),
+    _NOT_IN_IR: ("FREXP UNFOLD _GROUPED_MM CONVOLUTION BITCAST"),
     "moves data between devices, which a region on one device does not": "DEVICE_PUT",
     "waits for the device and gives the host a number": "ITEM",
     "its contents are undefined": "EMPTY",
