@@ -155,10 +155,10 @@ class BodyWriter:
         scan = self.plan.body[n].op.startswith("scan_")
         return not scan and bool(Accumulator(self.plan, n).filler)
 
-    def _place(self) -> str:
-        """Where along the fast axis a vector begins, and where that axis ends."""
+    def _row_end(self) -> str:
+        """Where the fast axis ends."""
         assert self.plan.fast is not None
-        return f"{self.fast}, {self.arguments.name(self.plan.fast.extent)}"
+        return self.arguments.name(self.plan.fast.extent)
 
     def _is_whole(self, at: int) -> bool:
         """Whether instruction ``at`` has one value for all elements of a vector."""
@@ -178,8 +178,8 @@ class BodyWriter:
         if self.edges:
             # What lies before the row is beyond its end as an unsigned number: one comparison.
             unsigned = self.index.replace("mdf::i", "mdf::u")
-            place, extent = f"{unsigned}({self.fast} + j)", self._place().split(", ")[1]
-            lanes.add(f"const bool inside = MDF_IN_BOUNDS({place} < {unsigned}({extent}));")
+            place, end = f"{unsigned}({self.fast} + j)", f"{unsigned}({self._row_end()})"
+            lanes.add(f"const bool inside = MDF_IN_BOUNDS({place} < {end});")
         return lanes
 
     def _stores(self, block: Block, lanes: Block, stores: list[Store], guard: str) -> None:
@@ -196,7 +196,7 @@ class BodyWriter:
                 vector = f"b{s.buffer}, {self.at_vector(s.offset)}, {self._stored_vector(s)}"
                 call = f"mdf::store<{self.plan.launch.vector}>({vector});"
                 if self.edges:
-                    whole = f"{vector}, {self._place()}"
+                    whole = f"{vector}, {self.fast}, {self._row_end()}"
                     call = f"mdf::store_within<{self.plan.launch.vector}>({whole});"
                 block.add(condition + call)
 
