@@ -54,5 +54,10 @@ template <class T>
 MDF_DEVICE T sum_exp_of(SumExp<T> a) {
   return a.high == infinity<T>() || a.sum == T(0) ? nan<T>() : a.sum;
 }
+// The same with 0 for a largest of -inf: NaN where the largest is inf, 0 where it is -inf.
+template <class T>
+MDF_DEVICE T sum_exp_floored_of(SumExp<T> a) {
+  return a.high == infinity<T>() ? nan<T>() : a.sum;
+}
 
 }  // namespace mdf

@@ -42,15 +42,20 @@ def exponentials(b: Builder, x: Use) -> Use:
     return reduced(b, "sum", b.op("exp", (d,))[0])
 
 
-def logsumexp(b: Builder, x: Use) -> Use:
+def logsumexp(b: Builder, x: Use, size: str = "abs") -> Use:
     """As torch has it: infinite maxima are not subtracted."""
     y = cast(b, x, b.tensor(x).dtype.compute)
     most = reduced(b, "amax", y)
-    (infinite,) = b.op("eq", (b.op("abs", (most,))[0], b.const(INF)))
+    (infinite,) = b.op("eq", (b.op(size, (most,))[0], b.const(INF)))
     (finite,) = b.op("where", (infinite, b.const(0.0), most))
     (d,) = b.op("sub", (y, back(b, finite, y)))
     total = reduced(b, "sum", b.op("exp", (d,))[0])
     return b.op("add", (b.op("log", (total,))[0], finite))[0]
+
+
+def log_softmax_sum(b: Builder, x: Use) -> Use:
+    """As a log_softmax has it: a maximum of -inf is not subtracted, and inf makes NaN."""
+    return logsumexp(b, x, "neg")
 
 
 def fusion(build: Build, rows: int, columns: int, dtype: DType) -> Fusion:
@@ -64,11 +69,18 @@ def only(program: Fusion) -> KernelPlan:
     return found
 
 
+def _subtracted(x: torch.Tensor) -> torch.Tensor:
+    """What ``log_softmax`` subtracts from each row; -inf for a row of -inf, which makes NaN."""
+    first = (x - torch.log_softmax(x, -1)).nan_to_num(nan=-INF).amax(-1)
+    return first.where(x.amax(-1) != INF, NAN).where(~x.isnan().any(-1), NAN)
+
+
 EAGER: dict[Build, Callable[[torch.Tensor], torch.Tensor]] = {
     variance: lambda x: x.var(-1),
     deviations: lambda x: x.var(-1, correction=0),
     exponentials: lambda x: (x - x.amax(-1, keepdim=True)).exp().sum(-1),
     logsumexp: lambda x: torch.logsumexp(x, -1),
+    log_softmax_sum: lambda x: _subtracted(x),
 }
 CASES = pytest.mark.parametrize("build", list(EAGER), ids=lambda f: f.__name__)
 
@@ -104,7 +116,7 @@ def test_one_pass(build: Build, dtype: DType, rows: int) -> None:
 def test_rows_of_infinities(build: Build) -> None:
     rows = [[-INF, 1.0, 2.0], [-INF, -INF, -INF], [1.0, INF, 2.0], [INF, INF, 1.0]]
     rows += [[-INF, INF, 0.0], [NAN, 1.0, INF], [-INF, NAN, -INF], [3.0, -INF, 5.0]]
-    x = torch.full((len(rows), 40_000), -INF if build in (exponentials, logsumexp) else 1.0)
+    x = torch.full((len(rows), 40_000), -INF if build in (exponentials, logsumexp, log_softmax_sum) else 1.0)
     x[:, [0, 30_000, 39_999]] = torch.tensor(rows)
     program = fusion(build, *x.shape, DType.F32)
     assert only(program).phases == 2

@@ -93,6 +93,27 @@ def test_norms_of_a_transposed_tensor_are_contiguous(
     torch.testing.assert_close(jit(lambda s: function(s).view(-1))(x), expected.view(-1))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.log_softmax(x, -1),
+        lambda x: x.log_softmax(1),
+        lambda x: F.cross_entropy(x, torch.tensor([1, 0, 2, 2, 1]), reduction="none"),
+        lambda x: torch.logsumexp(x, 1),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_log_softmax_of_infinite_logits(
+    function: Callable[..., torch.Tensor], dtype: torch.dtype
+) -> None:
+    rows = [[1, INF, 2], [INF, -INF, INF], [-INF, -INF, -INF], [1, -INF, 2], [1, NAN, 3]]
+    leaf = torch.tensor(rows, dtype=dtype).requires_grad_()
+    found, expected = jit(function)(leaf), function(leaf)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    gradients = [torch.autograd.grad(out.sum(), leaf)[0] for out in (found, expected)]
+    torch.testing.assert_close(*gradients, equal_nan=True)
+
+
 symbolic_values = pytest.mark.filterwarnings("ignore:The 'symbolic values' cache option")
 
 

@@ -25,6 +25,7 @@ _SUM_EXP = ("SumExp", ("high", "sum"), "SumExpMerge", "sum_exp_push")
 _RUNNING = {
     "reduce_sum_exp": _Running(*_SUM_EXP, "mdf::sum_exp_of({0})", "lowest"),
     "reduce_sum_exp_finite": _Running(*_SUM_EXP, "{0}.sum", "lowest"),
+    "reduce_sum_exp_floored": _Running(*_SUM_EXP, "mdf::sum_exp_floored_of({0})", "lowest"),
     "reduce_squares": _Running(
         "Welford", ("mean", "m2", "count"), "WelfordMerge", "welford_push", "{0}.m2"
     ),

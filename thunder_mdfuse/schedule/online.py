@@ -17,7 +17,7 @@ from thunder_mdfuse.schedule.plan import Const, Instr, KernelPlan
 
 REAL = (DType.F32, DType.F64)
 # How many numbers the accumulator of each has.
-NUMBERS = {"reduce_sum_exp": 2, "reduce_sum_exp_finite": 2, "reduce_squares": 3}
+NUMBERS = {"reduce_sum_exp": 2, "reduce_sum_exp_finite": 2, "reduce_sum_exp_floored": 2, "reduce_squares": 3}
 # Lengths beyond this are no f32 numbers.
 EXACT = 1 << 24
 
@@ -58,9 +58,7 @@ class _Found:
         x, subtracted = (self._through_casts(a) for a in difference.args)
         if self._is_largest(subtracted, x):
             return "reduce_sum_exp", x
-        if self._is_largest_or_zero(subtracted, x):
-            return "reduce_sum_exp_finite", x
-        return None
+        return self._largest_or_zero(subtracted, x)
 
     def _squares(self, term: Instr) -> tuple[str, int] | None:
         if term.op != "mul" or term.args[0] != term.args[1]:
@@ -90,19 +88,21 @@ class _Found:
         instr = self.body[at]
         return instr.op == "reduce_amax" and self._through_casts(instr.args[0]) == x
 
-    def _is_largest_or_zero(self, at: int, x: int) -> bool:
-        """Whether it is that if finite, else 0: how a sum of exponentials avoids NaN."""
+    def _largest_or_zero(self, at: int, x: int) -> tuple[str, int] | None:
+        """Whether it is that, and 0 where it is infinite or -inf: how such a sum avoids NaN."""
         choice = self.body[at]
         if choice.op != "where":
-            return False
+            return None
         condition, zero, largest = (self._through_casts(a) for a in choice.args)
         equal = self.body[condition]
         if equal.op != "eq" or not self._is_const(zero, 0.0) or not self._is_largest(largest, x):
-            return False
+            return None
         size, infinity = (self._through_casts(a) for a in equal.args)
-        absolute = self.body[size]
-        same = absolute.op == "abs" and self._through_casts(absolute.args[0]) == largest
-        return same and self._is_const(infinity, float("inf"))
+        seen = self.body[size]
+        op = {"abs": "reduce_sum_exp_finite", "neg": "reduce_sum_exp_floored"}.get(seen.op)
+        if op is None or self._through_casts(seen.args[0]) != largest:
+            return None
+        return (op, x) if self._is_const(infinity, float("inf")) else None
 
     def _is_const(self, at: int, value: float) -> bool:
         detail = self.body[at].detail

@@ -32,22 +32,27 @@ def _proxies(bsym: BoundSymbol) -> list[Proxy]:
 
 # Composites that leave integers as they are: Thunder returns the tensor itself, torch a copy.
 _ROUNDING = {"torch.floor", "torch.ceil", "torch.round", "torch.trunc", "torch.abs", "torch.fix"}
+_LOG_SOFTMAX = ("torch.log_softmax", "torch.logsumexp")
 
 
 def flatten(bsym: BoundSymbol) -> list[BoundSymbol]:
     """The claimed leaves of a symbol, in order; they inherit that they belong to the backward."""
     leaves: list[BoundSymbol] = []
 
-    def visit(inner: BoundSymbol, rounds: bool) -> None:
-        if rounds and inner.sym.id is PrimIDs.SHALLOW_COPY:
+    def visit(inner: BoundSymbol, outer: tuple[Any, ...]) -> None:
+        if outer and outer[-1] in _ROUNDING and inner.sym.id is PrimIDs.SHALLOW_COPY:
             inner = prims.clone.bind(*inner.args, output=inner.output)
+        # A row's maximum is left out of its sum of exponentials where it is infinite. As torch, a
+        # log_softmax does so for -inf only: a row with inf is NaN throughout.
+        elif outer[-3:-1] == _LOG_SOFTMAX and inner.sym.id is PrimIDs.ABS:
+            inner = prims.neg.bind(*inner.args, output=inner.output)
         if is_leaf(inner):
             leaves.append(inner)
         else:
             for sub in inner.subsymbols:
-                visit(sub, inner.sym.id in _ROUNDING)
+                visit(sub, (*outer, inner.sym.id))
 
-    visit(bsym, False)
+    visit(bsym, ())
     if BoundSymbolTag.BACKWARD not in bsym.tags or leaves == [bsym]:
         return leaves
     return [leaf.from_bsym(tags=leaf.tags | {BoundSymbolTag.BACKWARD}) for leaf in leaves]
