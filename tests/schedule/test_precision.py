@@ -7,6 +7,7 @@ from schedule.test_one_kernel import run_case
 
 from thunder_mdfuse.codegen.cuda import write_kernel
 from thunder_mdfuse.executable import Executable
+from thunder_mdfuse.ir.attrs import CastAttrs
 from thunder_mdfuse.ir.graph import Builder, Fusion
 from thunder_mdfuse.ir.text import parse
 from thunder_mdfuse.ir.types import DType
@@ -188,3 +189,15 @@ def test_a_row_is_divided_by_its_largest(size: float) -> None:
 def test_a_half_softmax_is_within_one_rounding() -> None:
     for dtype in (DType.BF16, DType.F16):
         run_case(SOFTMAX, 5, 1000, dtype)
+
+
+@pytest.mark.parametrize("dtype", [DType.F8E4M3, DType.F8E5M2], ids=str)
+def test_an_8_bit_float_has_its_own_range(dtype: DType) -> None:
+    """Also inside a kernel, and by a cast that the user did not mark."""
+    b = Builder()
+    (small,) = b.op("cast", (b.input(tensor(DType.F32, 8)),), CastAttrs(dtype))
+    fusion = b.finish(b.op("cast", (small,), CastAttrs(DType.F32)))
+    x = torch.tensor([float("inf"), -1e9, float("nan"), 1.03, -0.0, 448.0, 465.0, 1e-9])
+    (found,) = Executable(fusion, "small").run([x])
+    torch_dtype = {"f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}[str(dtype)]
+    torch.testing.assert_close(found, x.to(torch_dtype).float(), rtol=0, atol=0, equal_nan=True)

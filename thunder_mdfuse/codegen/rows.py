@@ -208,21 +208,26 @@ class RowsWriter(KernelWriter):
         """Fetch some vectors, all loads of them first, then compute with them; and so on."""
         vectors = [at for at in needed if self.plan.is_vector(at)]
         each = sum(self.plan.body[at].dtype.itemsize for at in vectors) * self.launch.vector
-        count = min(self.launch.items, FEW_AT_ONCE, max(1, BYTES_AT_ONCE // each))
-        top, first = self.top, ""
-        if count < self.launch.items:
-            first = "f + "
-            top = top.open(f"for (mdf::i32 f = 0; f < {self.launch.items}; f += {count})")
-        for at in vectors:
-            top.add(f"{self.body.vector_type(at)} h{at}[{count}];")
-        inner = self._item_loop(True, top, count, first)
-        self.body.declare_operands(inner, vectors)
-        for at in vectors:
-            self.body.fetch(inner, at, f"h{at}[t]")
-        inner = self._item_loop(True, top, count, first)
-        for at in vectors:
-            inner.add(f"const {self.body.vector_type(at)} x{at} = h{at}[t];")
-        self.body.element_statements(inner, needed, set(vectors), reductions, stores, guard)
+        items = self.launch.items
+        count = min(items, FEW_AT_ONCE, max(1, BYTES_AT_ONCE // each))
+        whole = items - items % count
+        chunks = [(self.top, count, "")]
+        if count < items:
+            loop = self.top.open(f"for (mdf::i32 f = 0; f < {whole}; f += {count})")
+            chunks = [(loop, count, "f + ")]
+        if whole < items:
+            chunks.append((self.top.open(""), items - whole, f"{whole} + "))
+        for top, count, first in chunks:
+            for at in vectors:
+                top.add(f"{self.body.vector_type(at)} h{at}[{count}];")
+            inner = self._item_loop(True, top, count, first)
+            self.body.declare_operands(inner, vectors)
+            for at in vectors:
+                self.body.fetch(inner, at, f"h{at}[t]")
+            inner = self._item_loop(True, top, count, first)
+            for at in vectors:
+                inner.add(f"const {self.body.vector_type(at)} x{at} = h{at}[t];")
+            self.body.element_statements(inner, needed, set(vectors), reductions, stores, guard)
 
     def _is_mailbox(self, at: int) -> bool:
         load = self.plan.body[at].detail

@@ -221,7 +221,9 @@ class Lowering(GrowingBody):
             else:
                 args.append((yield a, index, mask))
         attrs: Any = node.attrs
-        rounds = result.is_low_precision and (self.round_all or (node.op == "cast" and attrs.user))
+        # No promotion makes an 8-bit float, whose range a value may well leave.
+        asked = node.op == "cast" and (attrs.user or result.itemsize == 1)
+        rounds = result.is_low_precision and (self.round_all or asked)
         power = self._known_power(node, args[-1], result)
         if power is not None:
             return self._power(args[0], power, result, rounds)

@@ -17,7 +17,12 @@ from thunder_mdfuse.schedule.plan import Const, Instr, KernelPlan
 
 REAL = (DType.F32, DType.F64)
 # How many numbers the accumulator of each has.
-NUMBERS = {"reduce_sum_exp": 2, "reduce_sum_exp_finite": 2, "reduce_sum_exp_floored": 2, "reduce_squares": 3}
+NUMBERS = {
+    "reduce_sum_exp": 2,
+    "reduce_sum_exp_finite": 2,
+    "reduce_sum_exp_floored": 2,
+    "reduce_squares": 3,
+}
 # Lengths beyond this are no f32 numbers.
 EXACT = 1 << 24
 
