@@ -56,14 +56,15 @@ MDF_DEVICE double draw(u64 seed, u64 offset, u64 index, double low, double high)
 }
 
 // The words of elements `index` to `index + V - 1`, both multiples of 4, of a float tensor: what draw
-// takes for each of them, at a quarter of the cost. `draw_of` makes a number of one.
+// takes for each of them, at a quarter of the cost. `draw_of` makes a number of one. A piece of a
+// concatenation may begin before the tensor, at an index that wraps; its words from 0 on are right.
 template <int V>
 MDF_DEVICE Vec<u32, V> draw_words(u64 seed, u64 offset, u64 index) {
   static_assert(V % 4 == 0, "a block has four words");
   Vec<u32, V> words;
 #pragma unroll
   for (int k = 0; k < V / 4; ++k) {
-    const Random4 block = philox(seed, offset, index / 4 + k);
+    const Random4 block = philox(seed, offset, (index + 4 * k) / 4);
 #pragma unroll
     for (int j = 0; j < 4; ++j) words.v[4 * k + j] = block.v[j];
   }

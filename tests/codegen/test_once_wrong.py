@@ -259,3 +259,38 @@ def test_random_numbers_beside_the_maxima_of_columns() -> None:
     words = uniform_numbers((16,), torch.bfloat16, 0.0, 1.0, 19, 4)
     assert torch.equal(most, x.amax(0))
     assert torch.equal(less, x.amax(0) - words)
+
+
+def test_nothing_is_read_of_an_empty_row_to_scan() -> None:
+    text = """
+    global
+    %0 = input(position=0) : f32[s0, s1]
+    %1 = cumsum(%0; dim=1) : f32[s0, s1]
+    %2 = copy(%0) : f32[s0, s1]
+    return %1, %2
+    """
+    for x in (
+        torch.ones(3, 5),
+        torch.empty(1, 0),
+        torch.empty(0, 4),
+        torch.empty(2)[::2][:0, None],
+    ):
+        sums, copy = run(text, x)
+        assert torch.equal(sums, x.cumsum(1))
+        assert torch.equal(copy, x)
+
+
+def test_random_numbers_after_others_have_the_words_of_their_places() -> None:
+    """Eight words are drawn at once, of which the first four may lie in the piece before."""
+    text = """
+    global
+    %0 = input(position=0) : bf16[3, 4]
+    %1 = const(value='19', dtype=i64) : i64
+    %2 = const(value='4', dtype=i64) : i64
+    %3 = uniform(%1, %2; shape=[3, 4], dtype=bf16) : bf16[3, 4]
+    %4 = cat(%0, %3; dim=1) : bf16[3, 8]
+    return %4
+    """
+    (found,) = run(text, torch.zeros(3, 4).bfloat16())
+    words = uniform_numbers((3, 4), torch.bfloat16, 0.0, 1.0, 19, 4)
+    assert torch.equal(found[:, 4:], words)

@@ -32,16 +32,16 @@ def on_cpu(value: torch.Tensor) -> torch.Tensor:
 
 
 def as_on_cpu(value: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
-    """``value`` with the strides of ``eager`` in dims of one element.
+    """``value`` with the strides of ``eager`` if neither has gaps.
 
-    A promotion is a copy in torch on the CPU, which made ``eager``, and none on a GPU; that shows
-    in such dims.
+    A promotion is a copy in torch on the CPU, which made ``eager``, and none on a GPU; what reads
+    it may have other strides then.
     """
-    if value.shape != eager.shape:
+    dense = torch.ops.aten.is_non_overlapping_and_dense
+    if value.shape != eager.shape or not (dense(value) and dense(eager)):
         return value
-    every = zip(value.shape, value.stride(), eager.stride(), strict=True)
-    strides = [there if n == 1 else ours for n, ours, there in every]
-    return value.as_strided(value.shape, strides)
+    found = torch.empty_strided(value.shape, eager.stride(), dtype=value.dtype)
+    return found.copy_(value)
 
 
 def run(program: Program) -> Executable:

@@ -189,7 +189,7 @@ def _without_empty_tensors(plan: KernelPlan, fusion: Fusion, decide: Decider) ->
 
     One that does not vary along a row is made once for the row, even for a row of length 0.
     """
-    if plan.family not in ("row", "inner_outer"):
+    if plan.family == "pointwise":
         return plan
     columns = {a.name for a in plan.columns}
 
