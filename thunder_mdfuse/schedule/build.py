@@ -27,7 +27,7 @@ from thunder_mdfuse.schedule.plan import (
     Position,
     Scalar,
 )
-from thunder_mdfuse.schedule.precision import cheapened, relaxed
+from thunder_mdfuse.schedule.precision import cheapened, relaxed, rounded_once
 from thunder_mdfuse.schedule.target import Target
 from thunder_mdfuse.schedule.vectorize import WIDEST, shifted, vectorized
 
@@ -45,7 +45,7 @@ def kernel_plan(
 ) -> KernelPlan:
     """The plan of the kernel that computes ``group``'s roots."""
     plan = _without_empty_tensors(_domain(group, decide), group.lowering.fusion, decide)
-    plan = merged(plan)
+    plan = rounded_once(merged(plan))
     if not group.lowering.round_all:
         plan = cheapened(relaxed(plan))
     plan = _laid_out(plan, group, decide, alignments, target)
