@@ -107,6 +107,8 @@ def _poles(name: str, args: Sequence[Known]) -> torch.Tensor:
     if name == "lgamma":
         low, high = (last.value - last.doubt).ceil(), (last.value + last.doubt).floor()
         return (last.doubt > 0) & (low <= high) & (low <= 0)
+    if name == "atan2":  # half turns either way, by the sign of a zero
+        return (first.doubt > 0) & (first.value.abs() <= first.doubt) & (last.value <= last.doubt)
     if name == "pow":  # of a negative base only whole powers are numbers
         whole = (last.value - last.doubt).ceil() <= (last.value + last.doubt).floor()
         return (last.doubt > 0) & whole & (first.value - first.doubt <= 0)
