@@ -40,6 +40,12 @@ CHEAP = {
     *(DTensorPrimIDs.RECIPROCAL, DTensorPrimIDs.CONVERT_ELEMENT_TYPE),
 }
 
+# Symbols that torch computes, from and to memory.
+STEPS = {
+    *(PrimIDs.MATMUL, PrimIDs.LINEAR, PrimIDs.TOPK, PrimIDs.SORT, "torch.argsort"),
+    *(op.SDPA, op.SDPA_BACKWARD, DTensorPrimIDs.LINEAR),
+}
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -84,14 +90,18 @@ class _Cut:
         forward = [p for p in rest if not p.kind.backward and p.kind.place == piece.kind.place]
         self.producers: dict[str, BoundSymbol] = {}
         self.order: dict[str, int] = {}
+        # In memory whatever is decided here.
+        self.kept = needed_of(rest, others)
         for n, leaf in enumerate(leaf for p in forward for leaf in p.own):
+            if leaf.sym.id in STEPS:
+                self.kept |= {p.name for p in (*leaf.flat_proxy_args, *leaf.flat_proxy_outs)}
             for out in leaf.flat_proxy_outs:
                 self.producers.setdefault(out.name, leaf)
                 self.order.setdefault(out.name, n)
-        # In memory whatever is decided here.
-        self.kept = needed_of(rest, others)
         inputs = [p for p in rg.inputs_of(piece.leaves) if isinstance(p, TensorProxy)]
         self.read = {p.name for p in inputs if p.name not in self.producers}
+        steps = (leaf for leaf in piece.leaves if leaf.sym.id in STEPS)
+        self.stepped = {p.name for leaf in steps for p in leaf.flat_proxy_args}
         self.wanted = [p for p in inputs if p.name in self.producers]
 
     def piece(self) -> Piece:
@@ -119,6 +129,8 @@ class _Cut:
         pending, seen = list(self.wanted), {p.name for p in self.wanted}
         for p in self.wanted:
             graph.add_edge((p.name, "out"), "end")  # no capacity: never cut
+            if p.name in self.stepped:  # made again, it would be written once more: not for nothing
+                graph.add_edge("start", (p.name, "in"), capacity=1)
         while pending:
             p = pending.pop()
             graph.add_edge((p.name, "in"), (p.name, "out"), capacity=self._cost(p))
