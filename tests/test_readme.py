@@ -11,6 +11,7 @@ import re
 import statistics
 import subprocess
 import textwrap
+import tomllib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +23,11 @@ from multirank.runner import run_ranks
 
 from thunder_mdfuse import knobs
 from thunder_mdfuse.bench.workloads import WORKLOADS
+from thunder_mdfuse.codegen.cuda import WRITERS
 from thunder_mdfuse.codegen.exprs import EXPRS, NotGenerated, Reduction
 from thunder_mdfuse.ir.ops import OPS
 from thunder_mdfuse.ir.text import render
+from thunder_mdfuse.schedule.plan import FAMILIES
 from thunder_mdfuse.thunder.claims import CLAIMS, UNCLAIMED
 from thunder_mdfuse.thunder.dtensor_doors import SUPPORTED
 
@@ -144,7 +147,7 @@ def suite_table(folder: Path) -> str:
             wrong = "" if p is None or p["right"] else ", wrong result"
             cells.append("" if p is None else f"{p['us']:.0f} ({p['tb_per_s']:.2f}){wrong}")
         rows.append(cells)
-    packages = [f"{p} {where[p]}" for p in PACKAGES if p in where]
+    packages = [f"{p} {where[p]}" for p in PACKAGES if where.get(p, ABSENT) != ABSENT]
     return (
         "Microseconds of one call, the median over rounds in which all take turns, replayed from "
         "CUDA graphs; in brackets the terabytes a second of what has to be moved, `MB`. `copy`: "
@@ -156,6 +159,7 @@ def suite_table(folder: Path) -> str:
     )
 
 
+ABSENT = "not installed"
 PACKAGES = ("lightning-thunder", "nvfuser", "liger-kernel", "quack-kernels")
 
 
@@ -166,10 +170,18 @@ def first_calls(results: list[dict[str, Any]]) -> str:
         found = [r["providers"][peer]["first_s"] for r in results if peer in r["providers"]]
         if found:
             told.append(f"{statistics.median(found):.2f} s with {peer} (at most {max(found):.2f})")
-    return f"The first call, which traces and compiles, took a median of {', '.join(told)}."
+    what = "The first call, which traces and compiles what no disk cache has, took a median of"
+    return f"{what} {', '.join(told)}."
+
+
+def families_table() -> str:
+    return table(
+        ["family", "what a kernel of it does"], [[f"`{f}`", d] for f, d in FAMILIES.items()]
+    )
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "families": families_table,
     "knobs": knobs_table,
     "operations": operations_table,
     "claims": claims_table,
@@ -250,10 +262,11 @@ def written(name: str) -> str:
     return textwrap.dedent(found[1])
 
 
-def test_the_program_over_dtensors_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_the_program_over_dtensors_runs(launcher: str, tmp_path: Path) -> None:
     script = tmp_path / "tp_mlp.py"
     script.write_text(written("dtensors"))
-    shown = run_ranks(script, 2, "torchrun", 240, env={"CUDA_VISIBLE_DEVICES": ""})
+    shown = run_ranks(script, 2, launcher, 240, env={"CUDA_VISIBLE_DEVICES": ""})
     assert shown.count("(Replicate(),)") == 1
     kinds = re.findall(r"^  (kernel|aten|collective) ", shown, re.MULTILINE)
     assert sorted(kinds) == ["aten"] * 3 + ["collective"] + ["kernel"] * 2
@@ -289,6 +302,31 @@ def test_the_drawing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     exec(compile(written("drawing"), "drawing.py", "exec"), found)
     assert (tmp_path / "region.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_region_is_looked_into() -> None:
+    found: dict[str, Any] = {"__name__": "ten_lines"}
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(compile(written("ten lines"), "ten_lines.py", "exec"), found)
+        exec(compile(written("inside"), "inside.py", "exec"), found)
+    for part in (
+        "__global__",
+        "'reshard'",
+        "CacheInfo(calls=1, specialisations=1)",
+        "('mdFusion0', ",
+    ):
+        assert part in shown.getvalue(), part
+
+
+def test_every_family_is_described() -> None:
+    assert FAMILIES.keys() == WRITERS.keys()
+
+
+def test_the_pins_are_those_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = [d for d in project["dependencies"] if "==" in d]
+    assert len(pins) == 2 and all(f"`{pin}`" in README.read_text() for pin in pins)
 
 
 def test_the_function_is_the_notebooks() -> None:
