@@ -148,7 +148,7 @@ def test_a_fusion_that_is_for_some_sizes_only_says_so() -> None:
     [
         ([torch.ones(2, 3)], "takes 2 inputs, found 1"),
         ([torch.ones(2, 3), torch.ones(2, 3).double()], r"input 1 must be a tensor f32\[s0, s1\]"),
-        ([torch.ones(2, 3), torch.ones(2, 3, 1)], r"found float32\[2, 3, 1\]"),
+        ([torch.ones(2, 3), torch.ones(2, 3, 1)], r"found f32\[2, 3, 1\]; reshape it"),
         ([torch.ones(2, 3), torch.ones(2, 4)], r"must have shape \[2, 3\] .* found \[2, 4\]"),
         ([torch.ones(2, 3), 1.0], "found 1.0 of type float"),
     ],

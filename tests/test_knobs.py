@@ -1,5 +1,7 @@
 """The environment as the package sees it."""
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -110,11 +112,33 @@ def test_an_unknown_variable_warns_once_and_lists_the_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MDFUSE_BAKCEND", "emulate")
-    with pytest.warns(UserWarning, match="MDFUSE_BAKCEND.*MDFUSE_BACKEND"):
+    told = "MDFUSE_BAKCEND; did you mean MDFUSE_BACKEND[?] Known are MDFUSE_BACKEND, .*VERIFY"
+    with pytest.warns(UserWarning, match=told) as caught:
         knobs.flag("MDFUSE_VERIFY")
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         knobs.flag("MDFUSE_VERIFY")
+
+
+def test_an_unknown_variable_that_is_like_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDFUSE_QQQQQQQQQQQQQQQQ", "1")
+    with pytest.warns(UserWarning, match="variable MDFUSE_Q+; known are MDFUSE_BACKEND, "):
+        knobs.flag("MDFUSE_VERIFY")
+
+
+def test_the_warning_stands_where_the_user_imports(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text("import torch\n\nfrom thunder_mdfuse import mdfuse_executor\n")
+    found = subprocess.run(
+        [sys.executable, script],
+        env=knobs.child_environment(MDFUSE_FUELL="1", PYTHONPATH=":".join(filter(None, sys.path))),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert f"{script}:3: UserWarning: unknown environment variable MDFUSE_FUELL" in found.stderr
 
 
 def test_other_variables_do_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,10 @@ import functools
 import io
 import json
 import re
+import statistics
 import subprocess
 import textwrap
+import tomllib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +22,12 @@ import torch
 from multirank.runner import run_ranks
 
 from thunder_mdfuse import knobs
+from thunder_mdfuse.bench.workloads import WORKLOADS
+from thunder_mdfuse.codegen.cuda import WRITERS
 from thunder_mdfuse.codegen.exprs import EXPRS, NotGenerated, Reduction
 from thunder_mdfuse.ir.ops import OPS
 from thunder_mdfuse.ir.text import render
+from thunder_mdfuse.schedule.plan import FAMILIES
 from thunder_mdfuse.thunder.claims import CLAIMS, UNCLAIMED
 from thunder_mdfuse.thunder.dtensor_doors import SUPPORTED
 
@@ -124,63 +129,62 @@ def example() -> dict[str, str]:
     }
 
 
-def bench_table(folder: Path) -> str:
-    """The newest committed run of ``python -m thunder_mdfuse.bench --json``."""
-    files = [p for p in sorted(folder.glob("*.json")) if not p.stem.endswith("-suite")]
-    runs = [(json.loads(p.read_text()), p.name) for p in files]
-    runs = [run for run in runs if "results" in run[0] and "environment" in run[0]]
-    if not runs:
-        return "No run of the benchmark has been committed."
-    record, file = max(runs, key=lambda run: (run[0]["environment"]["date"], run[1]))
-    where = record["environment"]
-    peers = list(dict.fromkeys(p for r in record["results"] for p in r["providers"]))
-    rows = []
-    for result in record["results"]:
-        cells = [result["title"], f"{result['copy_us']:.1f}"]
-        for peer in peers:
-            found = result["providers"].get(peer)
-            wrong = "" if found is None or found["right"] else ", wrong result"
-            cells.append(
-                "" if found is None else f"{found['us']:.1f} ({found['ratio_to_copy']:.2f}){wrong}"
-            )
-        rows.append(cells)
-    return (
-        f"Microseconds of one call, the median over rounds in which all take turns, replayed from "
-        f"CUDA graphs. In brackets: the time of a copy of the same bytes over this time. "
-        f"{where['gpu']}, torch {where['torch']}, Thunder {where['lightning-thunder']}, "
-        f"{where['date']}; `{record['command']}`, recorded in `benchmarks/{file}`.\n\n"
-        + table(["bf16", "copy", *peers], rows)
-    )
-
-
 def suite_table(folder: Path) -> str:
-    """The newest committed run of the suite B01 to B14."""
+    """The newest committed run of ``python -m thunder_mdfuse.bench --json``, all workloads."""
     files = sorted(folder.glob("*-suite.json"))
     if not files:
         return "No run of the suite has been committed."
     record = json.loads(files[-1].read_text())
-    where = record["environment"]
-    peers = list(dict.fromkeys(p for r in record["results"] for p in r["providers"]))
+    where, results = record["environment"], record["results"]
+    peers = list(dict.fromkeys(p for r in results for p in r["providers"]))
     rows = []
-    for result in record["results"]:
+    for result in results:
+        rate = result["bytes"] / result["copy_us"] / 1e6
         cells = [f"{result['workload']} {result['title']}", f"{result['bytes'] / 1e6:,.0f}"]
+        cells.append(f"{result['copy_us']:.0f} ({rate:.2f})")
         for peer in peers:
             p = result["providers"].get(peer)
-            cells.append("" if p is None else f"{p['us']:.0f} ({p['tb_per_s']:.2f})")
+            wrong = "" if p is None or p["right"] else ", wrong result"
+            cells.append("" if p is None else f"{p['us']:.0f} ({p['tb_per_s']:.2f}){wrong}")
         rows.append(cells)
+    packages = [f"{p} {where[p]}" for p in PACKAGES if where.get(p, ABSENT) != ABSENT]
     return (
-        "Microseconds of one call and, in brackets, the terabytes a second of what has to be "
-        f"moved; a large copy reaches about 4.2. {where['gpu']}, torch {where['torch']}, "
-        f"{where['date']}; `{record['command']}`, recorded in `benchmarks/{files[-1].name}`.\n\n"
-        + table(["workload", "MB", *peers], rows)
+        "Microseconds of one call, the median over rounds in which all take turns, replayed from "
+        "CUDA graphs; in brackets the terabytes a second of what has to be moved, `MB`. `copy`: "
+        "torch's copy that moves as many bytes, in the same run; at most large sizes it reaches "
+        "about 4.2. "
+        f"{where['gpu']}, torch {where['torch']}, {', '.join(packages)}, {where['date']}; "
+        f"`{record['command']}`, recorded in `benchmarks/{files[-1].name}`. {first_calls(results)}"
+        "\n\n" + table(["workload", "MB", "copy", *peers], rows)
+    )
+
+
+ABSENT = "not installed"
+PACKAGES = ("lightning-thunder", "nvfuser", "liger-kernel", "quack-kernels")
+
+
+def first_calls(results: list[dict[str, Any]]) -> str:
+    """How long first calls took."""
+    told = []
+    for peer in ("mdfuse", "compile", "nvfuser"):
+        found = [r["providers"][peer]["first_s"] for r in results if peer in r["providers"]]
+        if found:
+            told.append(f"{statistics.median(found):.2f} s with {peer} (at most {max(found):.2f})")
+    what = "The first call, which traces and compiles what no disk cache has, took a median of"
+    return f"{what} {', '.join(told)}."
+
+
+def families_table() -> str:
+    return table(
+        ["family", "what a kernel of it does"], [[f"`{f}`", d] for f, d in FAMILIES.items()]
     )
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "families": families_table,
     "knobs": knobs_table,
     "operations": operations_table,
     "claims": claims_table,
-    "bench": lambda: bench_table(ROOT / "benchmarks"),
     "suite": lambda: suite_table(ROOT / "benchmarks"),
     **{
         name: lambda name=name: example()[name]  # type: ignore[misc]
@@ -258,10 +262,11 @@ def written(name: str) -> str:
     return textwrap.dedent(found[1])
 
 
-def test_the_program_over_dtensors_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_the_program_over_dtensors_runs(launcher: str, tmp_path: Path) -> None:
     script = tmp_path / "tp_mlp.py"
     script.write_text(written("dtensors"))
-    shown = run_ranks(script, 2, "torchrun", 240, env={"CUDA_VISIBLE_DEVICES": ""})
+    shown = run_ranks(script, 2, launcher, 240, env={"CUDA_VISIBLE_DEVICES": ""})
     assert shown.count("(Replicate(),)") == 1
     kinds = re.findall(r"^  (kernel|aten|collective) ", shown, re.MULTILINE)
     assert sorted(kinds) == ["aten"] * 3 + ["collective"] + ["kernel"] * 2
@@ -299,6 +304,31 @@ def test_the_drawing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (tmp_path / "region.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_region_is_looked_into() -> None:
+    found: dict[str, Any] = {"__name__": "ten_lines"}
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(compile(written("ten lines"), "ten_lines.py", "exec"), found)
+        exec(compile(written("inside"), "inside.py", "exec"), found)
+    for part in (
+        "__global__",
+        "'reshard'",
+        "CacheInfo(calls=1, specialisations=1)",
+        "('mdFusion0', ",
+    ):
+        assert part in shown.getvalue(), part
+
+
+def test_every_family_is_described() -> None:
+    assert FAMILIES.keys() == WRITERS.keys()
+
+
+def test_the_pins_are_those_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = [d for d in project["dependencies"] if "==" in d]
+    assert len(pins) == 2 and all(f"`{pin}`" in README.read_text() for pin in pins)
+
+
 def test_the_function_is_the_notebooks() -> None:
     """The README shows the notebook's program; the function that it names computes the same."""
     found: dict[str, Any] = {"__name__": "ten_lines"}
@@ -326,26 +356,32 @@ def test_the_files_that_it_names_exist() -> None:
         assert (ROOT / path).exists(), path
 
 
-def test_a_run_of_the_benchmark_is_shown(tmp_path: Path) -> None:
-    assert bench_table(tmp_path) == "No run of the benchmark has been committed."
-    provider = {"us": 12.34, "ratio_to_copy": 0.951, "right": True}
+def test_a_run_of_the_suite_is_shown(tmp_path: Path) -> None:
+    assert suite_table(tmp_path) == "No run of the suite has been committed."
+    right = {"us": 12.34, "tb_per_s": 0.951, "right": True, "first_s": 0.5}
+    wrong = {**right, "right": False, "first_s": 0.01}
     for date in ("2026-01-02", "2026-01-10"):
         record = {
-            "environment": {"date": date, "gpu": "G", "torch": "T", "lightning-thunder": "L"},
+            "environment": {"date": date, "gpu": "G", "torch": "T", "nvfuser": "N 1"},
             "command": "python -m thunder_mdfuse.bench --json x",
             "results": [
-                {
-                    "title": "RMSNorm 1x2",
-                    "copy_us": 11.0,
-                    "providers": {"mdfuse": provider, "eager": {**provider, "right": False}},
-                },
-                {"title": "softmax", "copy_us": 9.0, "providers": {"mdfuse": provider}},
+                {"workload": "A", "title": "RMSNorm 1x2", "bytes": 11_000_000, "copy_us": 11.0,
+                 "providers": {"mdfuse": right, "eager": wrong}},
+                {"workload": "B", "title": "softmax", "bytes": 9_000_000, "copy_us": 4.5,
+                 "providers": {"mdfuse": {**right, "first_s": 0.7}}},
             ],
-        }
-        (tmp_path / f"h200_{date}.json").write_text(json.dumps(record))
-    (tmp_path / "other.json").write_text("{}")
-    shown = bench_table(tmp_path)
+        }  # fmt: skip
+        (tmp_path / f"{date}-suite.json").write_text(json.dumps(record))
+    shown = suite_table(tmp_path)
     assert "2026-01-10" in shown and "2026-01-02" not in shown
-    assert "`python -m thunder_mdfuse.bench --json x`" in shown
-    assert "| RMSNorm 1x2 | 11.0 | 12.3 (0.95) | 12.3 (0.95), wrong result |" in shown
-    assert "| softmax | 9.0 | 12.3 (0.95) |  |" in shown
+    assert "`python -m thunder_mdfuse.bench --json x`" in shown and ", nvfuser N 1, " in shown
+    assert "took a median of 0.60 s with mdfuse (at most 0.70)." in shown
+    assert "| A RMSNorm 1x2 | 11 | 11 (1.00) | 12 (0.95) | 12 (0.95), wrong result |" in shown
+    assert "| B softmax | 9 | 4 (2.00) | 12 (0.95) |  |" in shown
+
+
+def test_the_workloads_that_it_shows_are_the_benchmarks() -> None:
+    for found in re.findall(r"thunder_mdfuse[.]bench [^`]*--workloads (\S+)", README.read_text()):
+        assert set(found.split(",")) <= WORKLOADS.keys()
+    recorded = json.loads(sorted((ROOT / "benchmarks").glob("*-suite.json"))[-1].read_text())
+    assert {r["workload"] for r in recorded["results"]} <= WORKLOADS.keys()

@@ -95,9 +95,31 @@ def test_a_script_for_a_region_of_thunders(tmp_path: Path) -> None:
     assert run(script, tmp_path) == wanted
     with pytest.raises(ExecutorError, match=r"takes the inputs .*, found 1 values"):
         region.repro_script_for(inputs[:1])
+    x, y = region.last_inputs
+    for wrong, found in (
+        ((x.double(), y), r"x was cpu f32\[6, 8\] when it was traced, found f64\[6, 8\]; give"),
+        ((x, y[:5]), r"y was cpu f32\[6, 8\] when it was traced, found f32\[5, 8\]"),
+        ((x[0], y), r"found f32\[8\]"),
+        ((x, 2), "found 2 of type int"),
+    ):
+        with pytest.raises(ExecutorError, match=found):
+            region.repro_script_for(wrong)
     region.last_inputs = None
     with pytest.raises(ExecutorError, match="mdfuse_keep_inputs=True"):
         region.repro_script_for()
+
+
+@pytest.mark.filterwarnings("ignore:The 'symbolic values' cache option:UserWarning")
+def test_a_script_for_a_region_of_any_sizes() -> None:
+    jitted = thunder.jit(lambda x, n: x * n, executors=[mdfuse_executor], cache="symbolic values")
+    jitted(torch.randn(4, 8), 3)
+    ((_, region),) = get_fusions(thunder.last_traces(jitted)[-1], warn_if_fusions_unavailable=False)
+    given = {"x": torch.randn(5, 2), "n": 3}
+    values = [given.get(p.name, given["x"]) for p in region.inputs]
+    assert "torch.randn((5, 2)" in region.repro_script_for(values)
+    values[[p.name for p in region.inputs].index("n")] = 2.5
+    with pytest.raises(ExecutorError, match=r"n was int n when it was traced, found 2\.5 of"):
+        region.repro_script_for(values)
 
 
 def made(value: Any) -> Any:

@@ -269,14 +269,20 @@ class FusionDefinition:
     # --- calls ------------------------------------------------------------------------------
 
     def execute(
-        self, inputs: Sequence[Any], *, device: torch.device | str | int | None = None
+        self, inputs: Sequence[Any], *more: Any, device: torch.device | str | int | None = None
     ) -> list[Output]:
         """The outputs for ``inputs``, in order; inputs that outputs alias are written in place.
 
         ``inputs``: a tensor or number for each input, in the order of definition; lists in it are
         taken apart. ``device``: where a fusion without tensor inputs runs. Raises ``ProgramError``
-        for inputs that do not fit, ``DefinitionError`` for a fusion without outputs.
+        for inputs that do not fit, or are not one list, ``DefinitionError`` for a fusion without
+        outputs.
         """
+        if more:
+            raise ProgramError(
+                f"execute takes its inputs as one list, found {1 + len(more)} arguments; call "
+                "execute([...])"
+            )
         if any(value.mesh is not None for value in self._meshed):
             raise DefinitionError(
                 "the fusion is defined on a device mesh: call it with execute_with_dtensors"
@@ -347,6 +353,7 @@ class FusionDefinition:
     def program_stats(self) -> CacheStats:
         """Of this fusion's programs for DTensors, one for each mesh and set of placements.
 
+        Calls of ``execute`` are not counted: all of them run the one ``executable``.
         ``thunder_mdfuse.multidevice.program_stats()`` counts those of the whole process.
         """
         if self._distributed is None:

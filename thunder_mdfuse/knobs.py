@@ -5,7 +5,9 @@ tests and notebooks may change ``os.environ`` at any time; an unknown ``MDFUSE_*
 once.
 """
 
+import difflib
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,6 +115,8 @@ KNOBS: dict[str, Knob] = {
     )
 }
 
+# Packages whose lines are no place for a warning: ours, and what loads its modules.
+_PASSED_OVER = (__name__.partition(".")[0], "importlib")
 _warned: set[str] = set()
 _scanned = 0
 
@@ -154,9 +158,19 @@ def _look_around() -> None:
             _parsed(KNOBS[name])
         elif name not in _warned:
             _warned.add(name)
-            known = ", ".join(sorted(KNOBS))
-            warnings.warn(f"unknown environment variable {name}; known are {known}", stacklevel=4)
+            _warn_of_unknown(name)
     _scanned = len(os.environ)
+
+
+def _warn_of_unknown(name: str) -> None:
+    """Warns at the line outside of this package that made it read its environment."""
+    close = difflib.get_close_matches(name, KNOBS, n=1)
+    meant = f"did you mean {close[0]}? Known" if close else "known"
+    message = f"unknown environment variable {name}; {meant} are {', '.join(sorted(KNOBS))}"
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in _PASSED_OVER:
+        frame = frame.f_back
+    warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 def flag(name: str) -> bool:

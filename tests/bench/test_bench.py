@@ -1,15 +1,18 @@
 """The benchmark measures what it says: right providers pass its checks, wrong ones do not."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
 
+from thunder_mdfuse.bench import __main__ as bench
+from thunder_mdfuse.bench import dtensor_host
 from thunder_mdfuse.bench import functions as fn
 from thunder_mdfuse.bench.__main__ import main
 from thunder_mdfuse.bench.cases import as_tuple, error, prepared
-from thunder_mdfuse.bench.peers import LIGER, PEERS, QUACK, Unavailable
+from thunder_mdfuse.bench.peers import INSTALL, LIGER, PEERS, QUACK, Unavailable
 from thunder_mdfuse.bench.plot import plot
 from thunder_mdfuse.bench.workloads import WORKLOADS, Workload
 
@@ -74,6 +77,33 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--workloads", "B99"])
     assert "'B99' is none of B01" in capsys.readouterr().err
+
+
+def test_help_lists_workloads_defaults_and_peers(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    for work in WORKLOADS.values():
+        assert f"  {work.name} " in shown and work.title in shown
+    assert "Needs a CUDA GPU" in shown and "``copy`` is torch's copy" in shown
+    assert "(default: all)" in shown and "(default: eager,compile,nvfuser,liger)" in shown
+    assert INSTALL.keys() <= PEERS.keys() and all(p in shown for p in INSTALL.values())
+
+
+def test_the_host_cost_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, code in (["--help"], 0), (["--nothing"], 2):
+        with pytest.raises(SystemExit) as ended:
+            dtensor_host.main(arguments)
+        assert ended.value.code == code
+    assert "beside the same fusion on plain tensors" in capsys.readouterr().out
+
+
+def test_nvfusers_version_is_that_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "packages_distributions", dict)
+    assert bench._nvfuser() == "not installed"
+    monkeypatch.setattr(bench, "packages_distributions", lambda: {"nvfuser_direct": ["numpy"] * 2})
+    assert bench._nvfuser() == f"numpy {version('numpy')}"
 
 
 def test_the_plot_shows_a_recorded_run(tmp_path: Path) -> None:

@@ -130,6 +130,9 @@ def test_both_forms_of_define_tensor() -> None:
         (lambda fd: fd.define_tensor([-1, -1], stride_order=[0, 0]), "no permutation"),
         (lambda fd: fd.define_tensor([-1], is_cpu=True), "is_cpu is for 0-dim tensors"),
         (lambda fd: fd.define_tensor([-1], dtype=DataType.Float4_e2m1fn), "cast to one of these"),
+        (lambda fd: fd.define_tensor([-1], dtype="float16"), "DataType.Half or torch.float16"),
+        (lambda fd: fd.define_tensor([-1], dtype="f16"), "'f16'; .* DataType.Float or torch.float"),
+        (lambda fd: fd.define_tensor([-1], dtype=int), "found <class 'int'>; give one of these"),
         (lambda fd: fd.define_tensor([2, 3], [1]), "a stride for each of 2 sizes"),
         (lambda fd: fd.define_tensor(shape=[2], strides=[1]), "define_tensor: "),
         (lambda fd: fd.define_scalar("x"), "a Python number is needed"),
@@ -152,11 +155,18 @@ def test_what_a_call_refuses() -> None:
         ([torch.randn(3, 4), 2.5], "input 1 must be a number of dtype i64"),
         ([torch.randn(3), 2], "input 0 must be a tensor"),
         ([torch.randn(3, 4).double(), 2], "input 0 must be a tensor"),
+        (torch.randn(2, 4), r"given as one list, found f32\[2, 4\]; call it with"),
     ):
         with pytest.raises(ProgramError, match=message):
             fd.execute(inputs)
     with pytest.raises(ProgramError, match="all must be on one device, meta"):
         fd.execute([torch.randn(3, 4), 2], device="meta")
+    with pytest.raises(ProgramError, match="as one list, found 2 arguments; call execute"):
+        fd.execute(torch.randn(3, 4), 2)
+    x = torch.randn(3)
+    fd = defined(lambda fd, x, n, y, z: fd.ops.add(x, y), [x, 2, x, x])
+    with pytest.raises(ProgramError, match="input 0 on meta, inputs 2 and 3 on cpu found, all"):
+        fd.execute([x.to("meta"), 2, x, x])
 
 
 def test_values_of_another_fusion() -> None:

@@ -36,8 +36,13 @@ def test_given_symbols_stay_and_are_checked():
 
 REFUSED = [
     (("f32[2]",), (), "takes 1 inputs, found 0"),
-    (("f32[2]",), (torch.zeros(2, dtype=torch.float64),), r"must be a tensor f32\[2\].*float64"),
-    (("f32[2]",), (torch.zeros(2, 1),), r"must be a tensor f32\[2\].*float32\[2, 1\]"),
+    (
+        ("f32[2]",),
+        (torch.zeros(2, dtype=torch.float64),),
+        r"f32\[2\], found f64\[2\]; cast it to torch.float32",
+    ),
+    (("f32[2]",), (torch.zeros(2, 1),), r"a tensor f32\[2\], found f32\[2, 1\]; reshape it"),
+    (("f32[2]",), (torch.zeros(2, dtype=torch.uint16),), r"found torch.uint16\[2\]; cast"),
     (("f32[2]",), (2.0,), "found 2.0 of type float"),
     (("f32[2]",), (torch.zeros(3),), r"must have shape \[2\] \(f32\[2\]\), found \[3\]"),
     (("f32[s0, s0]",), (torch.zeros(3, 4),), r"must have shape \[3, 3\].*s0=3.*found \[3, 4\]"),

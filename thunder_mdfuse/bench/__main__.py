@@ -1,7 +1,8 @@
 """``python -m thunder_mdfuse.bench``: workloads against their peers in one run, checked, as a table
 and JSON.
 
-Needs a CUDA GPU. Peers that are not installed are named and left out.
+Needs a CUDA GPU. Peers that are not installed are named and left out. ``copy`` is torch's copy that
+moves as many bytes as a workload has to, timed in the same run.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import platform
 import sys
 import time
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from thunder_mdfuse.bench.measure import (
     input_sets,
     interleaved,
 )
-from thunder_mdfuse.bench.peers import PEERS, Unavailable
+from thunder_mdfuse.bench.peers import INSTALL, PEERS, Unavailable
 from thunder_mdfuse.bench.plot import plot
 from thunder_mdfuse.bench.workloads import WORKLOADS, Workload
 
@@ -65,19 +66,38 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m thunder_mdfuse.bench", description=__doc__)
-    parser.add_argument(
-        "--workloads", type=_listed(WORKLOADS), default=list(WORKLOADS), help="names, by commas"
+    listed = "\n".join(f"  {w.name:<5} {_title(w)}" for w in WORKLOADS.values())
+    parser = argparse.ArgumentParser(
+        prog="python -m thunder_mdfuse.bench",
+        description=__doc__,
+        epilog=f"workloads:\n{listed}\n\npeers that need a package: {_installs()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument(
+        "--workloads",
+        type=_listed(WORKLOADS),
+        default=list(WORKLOADS),
+        help="names by commas; B04 stands for B04a and B04b (default: all)",
+    )
+    peers = ["eager", "compile", "nvfuser", "liger"]
     parser.add_argument(
         "--peers",
         type=_listed(PEERS),
-        default=["eager", "compile", "nvfuser", "liger"],
-        help=f"of {', '.join(p for p in PEERS if p != 'mdfuse')}",
+        default=peers,
+        help=f"of {', '.join(p for p in PEERS if p != 'mdfuse')}, by commas "
+        f"(default: {','.join(peers)})",
     )
-    parser.add_argument("--json", help="file to write the results into")
+    parser.add_argument("--json", help="file to write the results into (default: none)")
     parser.add_argument("--plot", help="PNG file for the plot of bandwidths (needs matplotlib)")
     return parser
+
+
+def _installs() -> str:
+    return ", ".join(f"{peer} ({packages})" for peer, packages in INSTALL.items())
+
+
+def _title(work: Workload) -> str:
+    return f"{work.title} {'x'.join(map(str, work.sizes))}"
 
 
 def _listed(known: dict[str, Any]) -> Any:
@@ -118,9 +138,7 @@ def _run(work: Workload, peers: list[str], device: torch.device, console: Consol
     times = interleaved(graphs)
     base = times.pop("copy")
     providers = {p: {**_record(t, base, work), **found[p]} for p, t in times.items()}
-    shape = "x".join(map(str, work.sizes))
-    title = f"{work.title} {shape}"
-    return {"workload": work.name, "title": title, "bytes": work.moved,
+    return {"workload": work.name, "title": _title(work), "bytes": work.moved,
             "copy_us": base.median, "providers": providers}  # fmt: skip
 
 
@@ -185,7 +203,14 @@ def _environment() -> dict[str, str]:
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         **{p: installed(p) for p in packages},
+        "nvfuser": _nvfuser(),
     }
+
+
+def _nvfuser() -> str:
+    """nvFuser's package, whose name says for which CUDA and torch it is, and its version."""
+    found = sorted({*packages_distributions().get("nvfuser_direct", ())})
+    return ", ".join(f"{name} {version(name)}" for name in found) or "not installed"
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """What a call on DTensors costs the host, beside the same fusion on plain tensors.
 
-    python -m thunder_mdfuse.bench.dtensor_host
-
 One fusion without collectives, ``relu(x * y + z)``, through ``FusionDefinition``; on the GPU where
 there is one, else on the CPU; alone, or as a rank of a launcher. Times are of the calling thread,
 so that ranks may share cores; the best of many calls, both kinds taking turns.
 """
 
+import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,8 +65,13 @@ def _best(call: Callable[[], object], device: str) -> float:
     return best * 1e6
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Print one line for each rank."""
+    argparse.ArgumentParser(
+        prog="python -m thunder_mdfuse.bench.dtensor_host",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args(argv)
     communicator = Communicator.instance()
     assert communicator.group is not None
     device = "cuda" if torch.cuda.is_available() else "cpu"

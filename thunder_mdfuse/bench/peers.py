@@ -89,3 +89,9 @@ PEERS: dict[str, Callable[[Workload], Call]] = {
     ),
     "quack": _library("QuACK", lambda: import_module("quack"), QUACK),
 }
+# What to install for the peers that torch does not bring.
+INSTALL = {
+    "nvfuser": "nvfuser-cu130-torch210, which is built for torch 2.10",
+    "liger": "liger-kernel",
+    "quack": "quack-kernels",
+}

@@ -89,6 +89,13 @@ AnyDType = DataType | torch.dtype
 
 def ir_dtype(dtype: AnyDType) -> DType:
     """The IR's dtype. Raises ``DefinitionError`` for one that no kernel is generated for."""
+    if not isinstance(dtype, DataType | torch.dtype):
+        meant = getattr(torch, dtype, None) if isinstance(dtype, str) else None
+        meant = meant if meant in IR_DTYPES else torch.float32
+        raise DefinitionError(
+            f"a dtype is a DataType or a torch.dtype, found {dtype!r}; give one of these, such as "
+            f"DataType.{_OURS[IR_DTYPES[meant]].name} or {meant}"
+        )
     found = IR_DTYPES.get(dtype) if isinstance(dtype, torch.dtype) else _IR.get(dtype)
     if found is None:
         known = ", ".join(d.name for d in _IR)

@@ -11,7 +11,7 @@ from thunder_mdfuse.direct.values import Number
 from thunder_mdfuse.errors import DefinitionError, ProgramError
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import DType, TensorType
-from thunder_mdfuse.runtime.binding import python_number
+from thunder_mdfuse.runtime.binding import described, python_number
 
 Arguments = dict[str, Any]
 _NUMBERS = {"bool": DType.BOOL, "uint": DType.I64, "int": DType.I64, "float": DType.F64}
@@ -94,7 +94,14 @@ def constant(value: Any, dtype: AnyDType | None) -> Number:
 
 
 def flattened(inputs: Any) -> Iterator[Any]:
-    """``inputs`` with the lists and tuples in it taken apart."""
+    """``inputs`` with the lists and tuples in it taken apart.
+
+    Raises ``ProgramError`` for one tensor or number in place of a list.
+    """
+    if isinstance(inputs, torch.Tensor | int | float | complex):
+        raise ProgramError(
+            f"inputs are given as one list, found {described(inputs)}; call it with [...]"
+        )
     for value in inputs:
         if isinstance(value, list | tuple):
             yield from flattened(value)
@@ -120,9 +127,8 @@ def device_of(values: Sequence[Any], asked: Any) -> torch.device:
     found = {v.device for v in tensors if v.ndim or v.device.type != "cpu"}
     found = found or {v.device for v in tensors}
     if len(found) > 1 or (wanted is not None and tensors and found != {wanted}):
-        listing = ", ".join(sorted(map(str, found)))
         raise ProgramError(
-            f"inputs on {listing} found, all must be on one device"
+            f"{_by_device(values)} found, all must be on one device"
             + (f", {wanted}" if wanted is not None else "")
             + " (0-dim CPU tensors may go with any); move them"
         )
@@ -133,6 +139,18 @@ def device_of(values: Sequence[Any], asked: Any) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def _by_device(values: Sequence[Any]) -> str:
+    """Which inputs are where, as ``input 0 on cpu, inputs 1 and 2 on cuda:0``."""
+    places: dict[torch.device, list[str]] = {}
+    for i, value in enumerate(values):
+        if isinstance(value, torch.Tensor):
+            places.setdefault(value.device, []).append(str(i))
+    return ", ".join(
+        f"input{'s' if len(on) > 1 else ''} {' and '.join(on)} on {device}"
+        for device, on in places.items()
+    )
 
 
 def carried(numbers: Sequence[Any], device: torch.device) -> torch.Tensor:

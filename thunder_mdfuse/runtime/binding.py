@@ -17,7 +17,7 @@ from thunder_mdfuse.ir.attrs import Attrs
 from thunder_mdfuse.ir.graph import Fusion
 from thunder_mdfuse.ir.sizes import Expr, Size, Sym
 from thunder_mdfuse.ir.types import DType, ScalarType, TensorType
-from thunder_mdfuse.runtime.dtypes import TORCH_DTYPES
+from thunder_mdfuse.runtime.dtypes import IR_DTYPES, TORCH_DTYPES
 
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
@@ -53,11 +53,13 @@ def bind(
 def _check_kind(i: int, t: TensorType | ScalarType, value: Any) -> None:
     if isinstance(t, ScalarType):
         if type(value) not in _PYTHON_TYPES[t.dtype.kind]:
-            raise ProgramError(f"input {i} must be a number of dtype {t}, found {_text(value)}")
+            raise ProgramError(f"input {i} must be a number of dtype {t}, found {described(value)}")
         return
-    fits = isinstance(value, torch.Tensor) and value.dtype == TORCH_DTYPES[t.dtype]
-    if not fits or value.ndim != t.ndim:
-        raise ProgramError(f"input {i} must be a tensor {t}, found {_text(value)}")
+    if not isinstance(value, torch.Tensor):
+        raise ProgramError(f"input {i} must be a tensor {t}, found {described(value)}")
+    if (value.ndim, value.dtype) != (t.ndim, TORCH_DTYPES[t.dtype]):
+        do = f"cast it to {TORCH_DTYPES[t.dtype]}" if value.ndim == t.ndim else "reshape it"
+        raise ProgramError(f"input {i} must be a tensor {t}, found {described(value)}; {do}")
 
 
 def _solve(size: Size, extent: int, found: dict[str, int]) -> None:
@@ -89,9 +91,10 @@ def _check_shape(i: int, t: TensorType, value: torch.Tensor, found: Mapping[str,
         )
 
 
-def _text(value: Any) -> str:
+def described(value: Any) -> str:
+    """What a value that was given is, as the types of programs are written: ``f32[2, 3]``."""
     if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return f"{IR_DTYPES.get(value.dtype, value.dtype)}{list(value.shape)}"
     return f"{value!r} of type {type(value).__name__}"
 
 

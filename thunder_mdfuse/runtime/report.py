@@ -26,6 +26,11 @@ class StepReport:
     detail: str = ""
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 call``, ``2 calls``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def report(plan: ProgramPlan, symbols: Mapping[str, int]) -> list[StepReport]:
     """One record for each step that does work; a wait is part of its collective."""
     found = []
@@ -84,8 +89,10 @@ def _kernel(
         for i in kernel.body
         if i.op not in silent
     )
-    detail = f"{kernel.family}, {kernel.launch.threads} threads x {kernel.launch.items} items of "
-    detail += f"{kernel.launch.vector}, {kernel.phases} phases"
+    launch = kernel.launch
+    per_thread = f"{counted(launch.items, 'item')} of {launch.vector}"
+    detail = f"{kernel.family}, {counted(launch.threads, 'thread')} x {per_thread}, "
+    detail += counted(kernel.phases, "phase")
     return StepReport("kernel", name, ops, read, written, 0, detail)
 
 

@@ -281,11 +281,23 @@ class Launch:
     tile: Tile | None = None
 
 
+# What a kernel of each family does, in words for readers of reports.
+FAMILIES: dict[str, str] = {
+    "pointwise": "each element by itself",
+    "row": "reductions along the dims that lie together in memory",
+    "outer": "reductions along dims that do not: columns",
+    "inner_outer": "both in one pass, as a norm's gradients of input and weight",
+    "scan": "running sums, products and extremes",
+    "transpose": "reads along one dim and writes along another, in tiles",
+}
+
+
 @dataclass(frozen=True)
 class KernelPlan:
-    """One kernel. ``family``: ``pointwise`` (flat over all axes), ``row`` (reductions along
-    columns), ``outer`` (the same where memory runs along the rows) or ``transpose`` (columns are
-    two axes, along each of which some of the memory runs, and rows all others).
+    """One kernel. ``family``: one of ``FAMILIES``. The domain of ``row``, ``inner_outer`` and
+    ``scan`` has what is reduced or scanned as columns; ``outer`` the same where memory runs along
+    the rows; ``pointwise`` is flat over all axes; the columns of ``transpose`` are two axes, along
+    each of which some of the memory runs, and its rows all others.
     """
 
     family: str

@@ -194,7 +194,7 @@ CLAIMS: dict[Hashable, Claim] = {
 
 _HOST = "belongs to the host program around the regions"
 _PROLOGUE = "runs in the prologue, before any region"
-_OTHER_STREAM = "its numbers would not come from the generator's own stream; torch draws them"
+_DRAWN = "generated kernels draw uniform and normal numbers only; torch draws these"
 _NOT_IN_IR = "the IR has no such op"
 _UNCLAIMED_BY_TEXT: dict[str, str] = {
     _PROLOGUE: (
@@ -211,7 +211,7 @@ _UNCLAIMED_BY_TEXT: dict[str, str] = {
         "DATACLASS_NEW COMMENT DEL PRINT RETURN SINK GET_GRAD PUT_GRAD EXOGENOUS_LIKE "
         "NUMPY_ARRAY_TO_TORCH_TENSOR"
     ),
-    _OTHER_STREAM: "RANDINT MULTINOMIAL UNIFORM_PHILOX GET_AND_UPDATE_RNG_STATE",
+    _DRAWN: "RANDINT MULTINOMIAL UNIFORM_PHILOX GET_AND_UPDATE_RNG_STATE",
     _NOT_IN_IR: ("FREXP UNFOLD _GROUPED_MM CONVOLUTION BITCAST"),
     "moves data between devices, which a region on one device does not": "DEVICE_PUT",
     "waits for the device and gives the host a number": "ITEM",
@@ -238,7 +238,7 @@ def _unknown(bsym: BoundSymbol) -> Reason:
     """For symbols outside of both tables: another executor's, or a composite's own name."""
     if bsym.sym.executor is None:
         return Reason(f"{bsym.sym.name}: no claim for a symbol with id {bsym.sym.id!r}")
-    taken = Reason(f"{bsym.sym.name}: taken by the executor {bsym.sym.executor.name!r}")
+    taken = Reason(f"{bsym.sym.name}: taken as a whole by the executor {bsym.sym.executor.name!r}")
     return _UNCLAIMED_BY_NAME.get(bsym.sym.name, taken)
 
 

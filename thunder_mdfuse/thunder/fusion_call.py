@@ -28,6 +28,7 @@ from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import Mesh, ScalarType, TensorType
 from thunder_mdfuse.repro import program_script
 from thunder_mdfuse.thunder import dtensor as dt
+from thunder_mdfuse.thunder.fitting import check_fitting
 from thunder_mdfuse.thunder.translate import Given, Translated, translate
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, NumberNeeded
 
@@ -282,9 +283,11 @@ class FusionCall:
     def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
         """A script that runs this region's program on inputs like ``inputs``, without Thunder.
 
-        ``inputs``: what Thunder called the region with; None for ``last_inputs``, which are kept
-        with ``thunder.jit(..., mdfuse_keep_inputs=True)``. With DTensors the script runs on as many
-        ranks as this job has: under torchrun or mpirun, or started by itself under ``python``.
+        ``inputs``: such as Thunder calls the region with, by ``self.inputs``; None for
+        ``last_inputs``, which are kept with ``thunder.jit(..., mdfuse_keep_inputs=True)``. With
+        DTensors the script runs on as many ranks as this job has: under torchrun or mpirun, or
+        started by itself under ``python``.
+        Raises ``ExecutorError`` for inputs that the region was not traced for.
         """
         given = self.last_inputs if inputs is None else tuple(inputs)
         if given is None:
@@ -292,9 +295,7 @@ class FusionCall:
                 f"{self.name} has kept no inputs to write a script for; give them, or call "
                 "thunder.jit with mdfuse_keep_inputs=True and then the function"
             )
-        if len(given) != len(self.inputs):
-            names = ", ".join(p.name for p in self.inputs)
-            raise ExecutorError(f"{self.name} takes the inputs {names}, found {len(given)} values")
+        check_fitting(self.name, self.inputs, given)
         mesh, opened = self._open(given)
         entry = self._entry(given)
         values = [

@@ -20,9 +20,10 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
+from thunder_mdfuse.definition import FusionDefinition
 from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.executable import Entry
-from thunder_mdfuse.runtime.report import StepReport
+from thunder_mdfuse.runtime.report import StepReport, counted
 from thunder_mdfuse.schedule.plan import KernelPlan
 from thunder_mdfuse.schedule.program import ProgramPlan
 from thunder_mdfuse.thunder.dtensor import described, described_mesh, traced_mesh
@@ -88,8 +89,8 @@ class RegionReport:
         return self.last_plan
 
     def __str__(self) -> str:
-        facts = [self.part, _count(self.calls, "call")]
-        facts.append(_count(self.specialisations, "specialisation"))
+        facts = [self.part, counted(self.calls, "call")]
+        facts.append(counted(self.specialisations, "specialisation"))
         facts += [f"on {self.mesh}"] if self.mesh else []
         facts += [f"backend {self.backend}"] if self.backend else []
         lines = [f"{self.name} ({', '.join(facts)})"]
@@ -134,8 +135,8 @@ class Explanation:
 def explain(jitted: Any) -> Explanation:
     """What the executor did with ``jitted``, which ``thunder.jit`` or ``thunderfx`` returned.
 
-    Raises ``ExecutorError`` for what they did not return, for what was never called, and for what
-    was jitted without ``mdfuse_executor``.
+    Raises ``ExecutorError`` for what they did not return, such as a ``FusionDefinition``, for what
+    was never called, and for what was jitted without ``mdfuse_executor``.
     """
     regions: list[RegionReport] = []
     unfused: list[Unfused] = []
@@ -168,9 +169,15 @@ def _jitted_functions(jitted: Any) -> list[Any]:
         return [jitted]
     backend = getattr(jitted, "_backend", None)
     subgraphs = getattr(backend, "subgraph_infos", None)
+    if isinstance(jitted, FusionDefinition):
+        raise ExecutorError(
+            "explain is for what thunder.jit or thunderfx made, found a FusionDefinition; its "
+            "steps are fd.executable.report(), its stages fd.executable.stages()"
+        )
     if subgraphs is None:
         raise ExecutorError(
-            f"{jitted!r} was not made by thunder.jit or thunderfx; explain what they return"
+            f"explain is for what thunder.jit or thunderfx made, found a {type(jitted).__name__}; "
+            "make and call one, with executors=[mdfuse_executor], and explain that"
         )
     if not subgraphs:
         raise ExecutorError(_NOT_CALLED)
@@ -228,17 +235,13 @@ def _name(bsym: BoundSymbol) -> str:
 
 
 def _steps(steps: Sequence[StepReport], last: Entry) -> tuple[StepReport, ...]:
-    """``steps``, kernels with the operations and launches of their plans as a reader says them."""
+    """``steps``, kernels with the operations of their plans as a reader says them."""
     plans = iter(last.plan.kernels)
     return tuple(_kernel_step(s, next(plans)) if s.kind == "kernel" else s for s in steps)
 
 
 def _kernel_step(step: StepReport, kernel: KernelPlan) -> StepReport:
-    launch = kernel.launch
-    per_thread = f"{_count(launch.items, 'item')} of {launch.vector}"
-    detail = f"{kernel.family}, {_count(launch.threads, 'thread')} x {per_thread}, "
-    detail += _count(kernel.phases, "phase")
-    return replace(step, ops=_kernel_ops(step.ops, kernel), detail=detail)
+    return replace(step, ops=_kernel_ops(step.ops, kernel))
 
 
 def _kernel_ops(ops: Sequence[str], kernel: KernelPlan) -> tuple[str, ...]:
@@ -260,10 +263,6 @@ def _row(step: StepReport) -> tuple[str, ...]:
     name = f"{step.kind} {step.name}"
     moved = (_size(step.bytes_read), _size(step.bytes_written), _size(step.wire_bytes))
     return name, ", ".join(_totals(step.ops)), *moved, step.detail
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _totals(names: Sequence[str]) -> list[str]:
