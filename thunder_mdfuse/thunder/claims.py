@@ -21,6 +21,7 @@ from thunder_mdfuse.thunder import composites as cp
 from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder import operators as op
+from thunder_mdfuse.thunder.dtensor_twins import PLACE
 from thunder_mdfuse.thunder.reasons import Reason
 from thunder_mdfuse.thunder.values import dtype_of, is_bool_with_int
 
@@ -190,6 +191,7 @@ CLAIMS: dict[Hashable, Claim] = {
     "dtensor_from_local": Claim(dt.from_local, dt.from_local_check),
     "dtensor_to_local": Claim(dt.to_local, dt.to_local_check),
     "dtensor_redistribute": Claim(dt.redistribute, dt.redistribute_check),
+    PLACE: Claim(dt.place),
 }
 
 _HOST = "belongs to the host program around the regions"
@@ -266,7 +268,7 @@ def _placement_refusal(bsym: BoundSymbol, tensors: list[TensorProxy]) -> Reason 
     on_mesh = [p for p in tensors if isinstance(p, DTensorProxy)]
     if not on_mesh:
         return None
-    crossing = bsym.sym.id in ("dtensor_from_local", "dtensor_to_local")
+    crossing = bsym.sym.id in (PLACE, "dtensor_from_local", "dtensor_to_local")
     if len(on_mesh) < len(tensors) and not crossing:
         plain = next(p for p in tensors if not isinstance(p, DTensorProxy))
         return Reason(

@@ -9,23 +9,26 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.executors.passes import update_fusion_call_ctx
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_mdfuse import __version__, knobs
 from thunder_mdfuse.errors import ExecutorError
-from thunder_mdfuse.thunder import draws
+from thunder_mdfuse.thunder import draws, patches
+from thunder_mdfuse.thunder import dtensor_twins as twins
 from thunder_mdfuse.thunder import region as rg
 from thunder_mdfuse.thunder.claims import CLAIMS, leaf_refusal, refusal
 from thunder_mdfuse.thunder.composites import register_composites
 from thunder_mdfuse.thunder.dtensor_doors import open_doors
+from thunder_mdfuse.thunder.dtensor_expand import expanded
 from thunder_mdfuse.thunder.effects import writes_of
 from thunder_mdfuse.thunder.fusion_call import FusionCall
 from thunder_mdfuse.thunder.grouping import Grouping, Kind
@@ -110,12 +113,18 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         self._fuel = value
 
     def can_execute(self, bsym: BoundSymbol) -> bool:
-        """Whether the table has a row for the symbol itself that takes it."""
-        return not bsym.sym.is_fusion and leaf_refusal(bsym) is None
+        """Whether the table has a row for the symbol itself that takes it, or it is a twin."""
+        return twins.is_twin(bsym) or not bsym.sym.is_fusion and leaf_refusal(bsym) is None
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether all of the symbol can be in a region."""
         return refusal(bsym) is None
+
+    def get_grad_transform(self, sym: Symbol) -> Any:
+        """The rule of a twin's gradient; other symbols' as they were registered."""
+        if isinstance(sym.id, twins.Twin):
+            return partial(twins.gradient, sym.id)
+        return super().get_grad_transform(sym)
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
         """The symbol of one region. Nothing is translated or compiled before its first call."""
@@ -136,8 +145,8 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """``trace`` with its regions as single symbols."""
         start = time.perf_counter_ns()
-        work = _Pass(self, trace)
         fused = from_trace(trace)
+        work = _Pass(self, fused, expanded(trace.bound_symbols, fused, self.can_fuse))
         fused.bound_symbols = work.run(fused)
         fused.bound_symbols = rg.without_dead_regions(fused.bound_symbols)
         fused = update_fusion_call_ctx(fused)
@@ -153,9 +162,11 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
 class _Pass:
     """One run of the fusion pass over one trace."""
 
-    def __init__(self, executor: MdfuseExecutor, trace: TraceCtx) -> None:
+    def __init__(
+        self, executor: MdfuseExecutor, trace: TraceCtx, bsyms: Sequence[BoundSymbol]
+    ) -> None:
         self.executor = executor
-        self.bsyms: list[BoundSymbol] = rg.with_shapes(trace.bound_symbols)
+        self.bsyms: list[BoundSymbol] = rg.with_shapes(bsyms)
         self.unfused: list[Unfused] = []
         self.joint = any(b.sym.id is PrimIDs.GET_GRAD for b in self.bsyms)
         self.numbers = rg.number_producers(self.bsyms)
@@ -259,6 +270,7 @@ def _register() -> MdfuseExecutor:
     register_operators(executor)
     register_composites(executor)
     open_doors(executor)
+    patches.apply(executor)
     return executor
 
 

@@ -16,11 +16,14 @@ from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
 from thunder_mdfuse.errors import IRError
 from thunder_mdfuse.ir import attrs as at
+from thunder_mdfuse.ir.decompose import decompose
 from thunder_mdfuse.ir.graph import Builder, Fusion, Output, Use
 from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.types import DType, Mesh, Placements, ScalarType, TensorType
 from thunder_mdfuse.ir.verify import verify
+from thunder_mdfuse.sharding.propagate import propagate
 from thunder_mdfuse.thunder.claims import CLAIMS
+from thunder_mdfuse.thunder.dtensor_twins import PLACE
 from thunder_mdfuse.thunder.values import Values, known_dtype
 
 Given = TensorType | ScalarType | bool | int | float | complex
@@ -46,19 +49,50 @@ def translate(
     be.
     """
     values = Values(Builder(mesh))
-    positions = []
-    for i, (proxy, what) in enumerate(zip(inputs, given, strict=True)):
-        if isinstance(what, TensorType | ScalarType):
-            values.bind(proxy, values.builder.input(what))
-            positions.append(i)
-        elif type(what) is int:
-            values.env[proxy.name] = what
-        else:
-            values.bind(proxy, values.builder.const(what))
+    positions = _bind_inputs(values, inputs, given)
     for bsym in bsyms:
         _translate_symbol(values, bsym, pins or {})
     storages = _storages(bsyms)
     return Translated(_finish(values, inputs, outputs, storages), tuple(positions))
+
+
+def placements_of(
+    bsyms: Sequence[BoundSymbol],
+    inputs: Sequence[Proxy],
+    given: Sequence[Given],
+    mesh: Mesh,
+    pins: Mapping[str, Placements],
+) -> dict[str, Placements]:
+    """The placements that propagation gives every tensor that ``bsyms`` make, by name."""
+    values = Values(Builder(mesh))
+    _bind_inputs(values, inputs, given)
+    for bsym in bsyms:
+        _translate_symbol(values, bsym, pins)
+    made = {p.name: p for b in bsyms for p in b.flat_proxy_outs if isinstance(p, TensorProxy)}
+    uses = {name: values.value(p) for name, p in made.items()}
+    names = [name for name, use in uses.items() if isinstance(values.type(use), TensorType)]
+    fusion = values.builder.finish(tuple(Output(uses[n]) for n in names), tuple(values.guards))
+    placed = propagate(decompose(fusion))
+    types = (placed.type_of(o.value) for o in placed.outputs)
+    return {
+        name: t.placements
+        for name, t in zip(names, types, strict=True)
+        if isinstance(t, TensorType) and t.placements is not None
+    }
+
+
+def _bind_inputs(v: Values, inputs: Sequence[Proxy], given: Sequence[Given]) -> list[int]:
+    """Bind the inputs; the positions of those that the program takes."""
+    positions = []
+    for i, (proxy, what) in enumerate(zip(inputs, given, strict=True)):
+        if isinstance(what, TensorType | ScalarType):
+            v.bind(proxy, v.builder.input(what))
+            positions.append(i)
+        elif type(what) is int:
+            v.env[proxy.name] = what
+        else:
+            v.bind(proxy, v.builder.const(what))
+    return positions
 
 
 def _translate_symbol(v: Values, bsym: BoundSymbol, pins: Mapping[str, Placements]) -> None:
@@ -91,7 +125,7 @@ def _check(bsym: BoundSymbol, proxy: TensorProxy, found: TensorType | ScalarType
 _VIEWS = {
     *(PrimIDs.BROADCAST_IN_DIM, PrimIDs.RESHAPE, PrimIDs.VIEW, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE),
     *(PrimIDs.SLICE, PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER, "torch.Tensor.expand"),
-    *("torch.unsqueeze", "dtensor_from_local", "dtensor_to_local", "dtensor_redistribute"),
+    *(PLACE, "torch.unsqueeze", "dtensor_from_local", "dtensor_to_local", "dtensor_redistribute"),
     *(DTensorPrimIDs.BROADCAST_IN_DIM, DTensorPrimIDs.RESHAPE, DTensorPrimIDs.TRANSPOSE),
 }
 

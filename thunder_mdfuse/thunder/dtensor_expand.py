@@ -1,0 +1,181 @@
+"""In front of the fusion pass: twins become what is inside of them, with placements on every value.
+
+In: the symbols of a trace. A value's specs are settled from the inputs on, since Thunder types a
+gradient before it is known: each twin is asked again for what its operands turned out to be, and the
+IR's propagation places what is between its operands and its results.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder.core import prims
+from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import AnyProxy, NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
+from thunder.core.trace import TraceCtx
+from thunder.torch.experimental.dtensor_proxy import DTensorProxy
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+from thunder_mdfuse.comm.placements import from_placement, logical_mesh, spec_placements
+from thunder_mdfuse.ir.types import Placements, ScalarType, TensorType
+from thunder_mdfuse.thunder import draws
+from thunder_mdfuse.thunder import dtensor_eager as eager
+from thunder_mdfuse.thunder import dtensor_twins as twins
+from thunder_mdfuse.thunder import region as rg
+from thunder_mdfuse.thunder.translate import Given, placements_of
+from thunder_mdfuse.thunder.values import NUMBER_DTYPES, known_dtype
+
+
+def expanded(
+    bsyms: Sequence[BoundSymbol], trace: TraceCtx, takes: Callable[[BoundSymbol], bool]
+) -> list[BoundSymbol]:
+    """``bsyms`` with the twins of which ``takes`` holds as what is inside of them."""
+    if not any(twins.is_twin(b) or _only_holds_twins(b) for b in bsyms):
+        return list(bsyms)
+    return _Expansion(trace, _whole(bsyms, takes)).run(bsyms)
+
+
+def _whole(
+    bsyms: Sequence[BoundSymbol], takes: Callable[[BoundSymbol], bool]
+) -> set[twins.Twin]:
+    """The twins to expand: a call and its gradient both, or none of the two."""
+    every = [sub for b in bsyms for sub in (b, *b.subsymbols)]
+    found = [b for b in every if twins.is_twin(b)]
+    left = {b.sym.id for b in found if not all(map(takes, b.subsymbols)) or not _reads(b)}
+    left |= {twin.forward for twin in left if twin.forward is not None}
+    return {b.sym.id for b in found if b.sym.id not in left and b.sym.id.forward not in left}
+
+
+def _reads(bsym: BoundSymbol) -> bool:
+    """Whether what is inside reads an operand: what it makes from nothing has no device."""
+    operands = {p.name for p in bsym.flat_proxy_args}
+    return any(p.name in operands for sub in bsym.subsymbols for p in sub.flat_proxy_args)
+
+
+class _Expansion:
+    def __init__(self, trace: TraceCtx, whole: set[twins.Twin]) -> None:
+        self.trace, self.whole = trace, whole
+        self.proxies: dict[str, Proxy] = {}
+
+    def run(self, bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+        found: list[BoundSymbol] = []
+        for bsym in bsyms:
+            bsym = self._renamed(bsym)
+            if twins.is_twin(bsym):
+                found += self._twin(bsym)
+            elif bsym.sym.id is PrimIDs.GET_GRAD and isinstance(bsym.output, DTensorProxy):
+                found.append(self._cotangent(bsym))
+            elif bsym.sym.id == "torch.zeros" and isinstance(bsym.output, DTensorProxy):
+                found.append(self._no_gradient(bsym))
+            elif _only_holds_twins(bsym):
+                found += self.run(bsym.subsymbols)
+            else:
+                found.append(bsym)
+        return found
+
+    def _renamed(self, bsym: BoundSymbol) -> BoundSymbol:
+        return twins.renamed(bsym, self.proxies) if self.proxies else bsym
+
+    def _cotangent(self, bsym: BoundSymbol) -> BoundSymbol:
+        spec = eager.of_cotangent(bsym.output.spec._o)
+        return self._renamed(bsym.from_bsym(output=self._placed(bsym.output, spec)))
+
+    def _no_gradient(self, bsym: BoundSymbol) -> BoundSymbol:
+        """Zeros for a result that nothing used."""
+        out = bsym.output
+        mesh = out.spec._o.mesh
+        meta = eager.dense_meta(out.shape, to_torch_dtype(out.dtype))
+        placements = eager.of_cotangent(out.spec._o).placements
+        out = self._placed(out, DTensorSpec(mesh, placements, meta))
+        zeros = prims.full.bind(out.shape, 0, device=out.device, dtype=out.dtype, output=out)
+        return zeros.from_bsym(tags=bsym.tags)
+
+    def _placed(self, p: TensorProxy, spec: DTensorSpec) -> DTensorProxy:
+        """``p``'s name from now on as a DTensor with ``spec``."""
+        if isinstance(p, DTensorProxy) and p.spec._o == spec and p.spec._o.mesh is spec.mesh:
+            return p
+        found = twins.placed_proxy(spec, p.device, p.true_dtype, p.name, p.requires_grad)
+        self.proxies[p.name] = found
+        return found
+
+    def _twin(self, bsym: BoundSymbol) -> list[BoundSymbol]:
+        twin: twins.Twin = bsym.sym.id
+        specs = tuple(x.spec._o if isinstance(x, DTensorProxy) else x for x in bsym.args)
+        device = to_torch_device(bsym.flat_proxy_args[0].device)
+        answer = twin.answer(specs, device)
+        outs = [o for o in bsym.flat_proxy_outs if isinstance(o, DTensorProxy)]
+        if twin not in self.whole:
+            for o, spec in zip(outs, answer or [], strict=bool(answer)):
+                self._placed(o, spec)
+            return [self._renamed(bsym)]
+        for x in bsym.args:
+            if isinstance(x, DTensorProxy):
+                self.proxies[x.name] = x
+        leaves = [leaf for sub in bsym.subsymbols for leaf in rg.flatten(sub)]
+        leaves = draws.split(draws.exact_chances(leaves, self.trace, set()), self.trace)
+        # The results' own proxies say nothing yet.
+        numbers = {o.name: i for i, o in enumerate(outs)}
+        pins = {o.name: answer[i] for i, o in enumerate(outs)} if answer else {}
+        leaves = [self._renamed(leaf) for leaf in leaves]
+        self._spread(leaves, pins)
+        names = tuple(x.name if isinstance(x, Proxy) else "" for x in bsym.args)
+        found = []
+        for leaf in map(self._renamed, leaves):
+            if leaf.sym.id == twins.PLACE:
+                place = twins.PlaceId(twins.PLACE)
+                place.twin, place.operands, place.specs = twin, names, specs
+                place.device, place.number = device, numbers[leaf.output.name]
+                leaf = leaf.from_bsym(sym=_place_symbol(place, leaf.output.spec._o))
+            found.append(leaf.from_bsym(tags=leaf.tags | bsym.tags))
+        return found
+
+    def _spread(self, leaves: Sequence[BoundSymbol], pins: dict[str, DTensorSpec]) -> None:
+        """Give all that ``leaves`` make its placements."""
+        inputs = rg.inputs_of(leaves)
+        mesh = next(p.spec._o.mesh for p in self.proxies.values() if isinstance(p, DTensorProxy))
+        for p in inputs:
+            if isinstance(p, DTensorProxy):
+                mesh = p.spec._o.mesh
+        known = {name: spec_placements(spec) for name, spec in pins.items()}
+        places = placements_of(leaves, inputs, list(map(_given, inputs)), logical_mesh(mesh), known)
+        for p in (p for b in leaves for p in b.flat_proxy_outs if isinstance(p, TensorProxy)):
+            spec = pins.get(p.name)
+            if spec is None:
+                found = tuple(map(from_placement, places.get(p.name, ())))
+                meta = eager.dense_meta(p.shape, to_torch_dtype(p.true_dtype))
+                spec = DTensorSpec(mesh, found or twins.replicated(mesh), meta)
+            self._placed(p, spec)
+
+
+def _only_holds_twins(bsym: BoundSymbol) -> bool:
+    """A composite of Thunder's that was called with DTensors, such as the sum of two gradients."""
+    return any(map(twins.is_twin, bsym.subsymbols))
+
+
+def _given(p: Proxy) -> Given:
+    if isinstance(p, NumberProxy):
+        return ScalarType(NUMBER_DTYPES[p.python_type])
+    assert isinstance(p, TensorProxy)
+    dtype = known_dtype(p.true_dtype)
+    placements: Placements | None = None
+    if isinstance(p, DTensorProxy):
+        placements = spec_placements(p.spec._o)
+    return TensorType(dtype, tuple(p.shape), placements)
+
+
+def _place_symbol(id: twins.PlaceId, spec: DTensorSpec) -> Symbol:
+    """The symbol can also run by itself, for when the fuel is out."""
+
+    def run(x: Any) -> Any:
+        return x.redistribute(placements=spec.placements)
+
+    return Symbol(
+        name=twins.PLACE,
+        meta=lambda x: None,
+        id=id,
+        is_prim=True,
+        executor=id.twin.executor,
+        _bind_postprocess=lambda b: setattr(b, "_call_ctx", {twins.PLACE: run}),
+    )
