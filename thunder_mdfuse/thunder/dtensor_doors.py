@@ -29,7 +29,7 @@ from thunder_mdfuse.thunder import dtensor_twins as twins
 _BOTH = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
 OPERATORS = (
     *(f"__{order}{name}__" for name in _BOTH.split() for order in ("", "r")),
-    *(f"__i{name}__" for name in "add sub mul truediv pow".split()),
+    *(f"__i{name}__" for name in ["add", "sub", "mul", "truediv", "pow"]),
     *("__neg__", "__invert__", "__abs__", "__getitem__", "__setitem__"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
 )

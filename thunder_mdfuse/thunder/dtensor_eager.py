@@ -140,7 +140,7 @@ def _thought_only() -> Iterator[FakeTensorMode]:
     dtensor_random._rng_tracker = None
     try:
         with torch.random.fork_rng(devices=[]):
-            yield FakeTensorMode()
+            yield FakeTensorMode(allow_non_fake_inputs=True)
     finally:
         dtensor_random._rng_tracker = tracker
 

@@ -1,8 +1,8 @@
 """In front of the fusion pass: twins become what is inside of them, with placements on every value.
 
 In: the symbols of a trace. A value's specs are settled from the inputs on, since Thunder types a
-gradient before it is known: each twin is asked again for what its operands turned out to be, and the
-IR's propagation places what is between its operands and its results.
+gradient before it is known: each twin is asked again for what its operands turned out to be, and
+the IR's propagation places what is between its operands and its results.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import AnyProxy, NumberProxy, Proxy, TensorProxy
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
@@ -37,9 +37,7 @@ def expanded(
     return _Expansion(trace, _whole(bsyms, takes)).run(bsyms)
 
 
-def _whole(
-    bsyms: Sequence[BoundSymbol], takes: Callable[[BoundSymbol], bool]
-) -> set[twins.Twin]:
+def _whole(bsyms: Sequence[BoundSymbol], takes: Callable[[BoundSymbol], bool]) -> set[twins.Twin]:
     """The twins to expand: a call and its gradient both, or none of the two."""
     every = [sub for b in bsyms for sub in (b, *b.subsymbols)]
     found = [b for b in every if twins.is_twin(b)]
@@ -62,7 +60,10 @@ class _Expansion:
     def run(self, bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
         found: list[BoundSymbol] = []
         for bsym in bsyms:
-            bsym = self._renamed(bsym)
+            # Inside, a twin has plain tensors only until it is flattened.
+            inside, bsym = bsym.subsymbols, self._renamed(bsym)
+            if twins.is_twin(bsym) or _only_holds_twins(bsym):
+                bsym = bsym.from_bsym(subsymbols=inside)
             if twins.is_twin(bsym):
                 found += self._twin(bsym)
             elif bsym.sym.id is PrimIDs.GET_GRAD and isinstance(bsym.output, DTensorProxy):

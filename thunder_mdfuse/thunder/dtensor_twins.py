@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import is_inexact_dtype, to_torch_dtype
-from thunder.core.proxies import AnyProxy, NumberProxy, Proxy, TensorProxy, variableify
+from thunder.core.proxies import AnyProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx, get_tracectx, tracectx
@@ -24,7 +23,7 @@ from thunder.extend import Executor
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.transforms.autodiff import grad_transform_on_trace
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from thunder_mdfuse.errors import ExecutorError
@@ -260,7 +259,7 @@ def gradient(twin: Twin, *operands: Any) -> Any:
     tensors = [o for o in outs if isinstance(o, TensorProxy)]
     numbers = [i for i, x in enumerate(inner) if isinstance(x, TensorProxy)]
     given = [get_grad(outs[i]) for i in cotangents]
-    for i, g in zip(cotangents, given, strict=True):
+    for g in given:
         spec = eager.of_cotangent(g.spec._o)
         if spec is not g.spec._o:
             g.spec = AnyProxy(spec)
@@ -299,9 +298,7 @@ def _joint(twin: Twin, operands: Sequence[Any], wanted: Sequence[int]) -> tuple[
     with tracectx(trace):
         for x in tensors:
             trace.bound_symbols.append(prims.unpack_trivial.bind(x, name=x.name, output=x))
-        found, _ = tree_flatten(
-            eager.Call(twin.original, twin.call.leaves, twin.call.tree)(plain)
-        )
+        found, _ = tree_flatten(eager.Call(twin.original, twin.call.leaves, twin.call.tree)(plain))
         inner = tuple(x for x in found if isinstance(x, TensorProxy))
         prims.python_return({"flat_args": tensors, "output": inner})
     joint = grad_transform_on_trace(trace)

@@ -114,7 +114,7 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
 
     def can_execute(self, bsym: BoundSymbol) -> bool:
         """Whether the table has a row for the symbol itself that takes it, or it is a twin."""
-        return twins.is_twin(bsym) or not bsym.sym.is_fusion and leaf_refusal(bsym) is None
+        return twins.is_twin(bsym) or (not bsym.sym.is_fusion and leaf_refusal(bsym) is None)
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether all of the symbol can be in a region."""

@@ -52,7 +52,7 @@ def _meta(executor: FusionExecutor, name: str, symbol: Symbol) -> Callable[..., 
 
 
 def aligned(x: torch.Tensor, spec: DTensorSpec) -> DTensor:
-    """A cotangent with the placements that were traced; plain zeros stand for one that is unused."""
+    """A cotangent with the traced placements; plain zeros stand for one that is unused."""
     if not isinstance(x, DTensor):
         whole = twins.replicated(spec.mesh)
         x = DTensor.from_local(x, spec.mesh, whole, run_check=False)
