@@ -13,7 +13,6 @@ from thunder.core import prims
 from thunder.core.jit_ext import record_source_loc_in_symbol_header as located
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
-from thunder.core.symbol import Symbol
 from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import FusionExecutor
 from thunder.torch import _torch_to_thunder_function_map as _functions
@@ -41,9 +40,9 @@ def open_doors(executor: FusionExecutor) -> None:
     doors = executor._lookasides
     for function, found in list(_functions.items()):
         module = str(getattr(function, "__module__", ""))
-        plain = found if isinstance(found, Symbol) else _dispatched(function, found)
+        plain = _dispatched(function, found) or found
         own = str(getattr(plain, "id", "")).startswith("dtensor.")
-        if plain is not None and not own and not module.startswith(_OPAQUE):
+        if not own and not module.startswith(_OPAQUE):
             doors[function] = _door(executor, function, plain, doors.get(function))
     for name, method in list(_methods.items()):
         function = getattr(torch.Tensor, name, None)
@@ -54,9 +53,22 @@ def open_doors(executor: FusionExecutor) -> None:
         original = getattr(TensorProxy, name, None)
         if original is not None and hasattr(torch.Tensor, name):
             doors[original] = _door(executor, getattr(torch.Tensor, name), original)
+    for name in ("T", "mT", "real", "imag"):
+        read = getattr(TensorProxy, name).fget
+        doors[read] = _door(executor, _reader(name), read)
     known = doors[TensorProxy.float]
     doors[TensorProxy.float] = _door(executor, torch.Tensor.float, known, known)
     _open_placement_doors(executor)
+
+
+def _reader(name: str) -> Callable[..., Any]:
+    """What reads the attribute ``name`` of a torch tensor."""
+
+    def read(x: Any) -> Any:
+        return getattr(x, name)
+
+    read.__name__ = name
+    return read
 
 
 def _dispatched(function: Any, found: Any) -> Any:

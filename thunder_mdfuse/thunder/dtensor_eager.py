@@ -74,19 +74,23 @@ def _off_leaf(t: Any, name: str) -> Any:
 
 
 def call_of(
-    function: Callable[..., Any], args: Any, kwargs: Any, is_operand: Callable[[Any], bool]
+    function: Callable[..., Any], args: Any, kwargs: Any, name_of: Callable[[Any], str | None]
 ) -> tuple[Call, list[Any]]:
-    """A call and its operands, in order of appearance."""
+    """A call and its operands, in order of appearance; ``name_of``: None for what is none.
+
+    A tensor that is given twice is one operand, so that it has one gradient.
+    """
     flat, tree = tree_flatten((args, kwargs))
-    operands: list[Any] = []
+    operands: dict[str, Any] = {}
     leaves: list[Any] = []
     for x in flat:
-        if is_operand(x):
-            leaves.append(Slot(len(operands)))
-            operands.append(x)
+        name = name_of(x)
+        if name is not None:
+            operands.setdefault(name, x)
+            leaves.append(Slot(list(operands).index(name)))
         else:
             leaves.append(x)
-    return Call(function, tuple(leaves), tree), operands
+    return Call(function, tuple(leaves), tree), list(operands.values())
 
 
 def results(call: Call, specs: Sequence[DTensorSpec | None], device: Any) -> list[Any] | None:

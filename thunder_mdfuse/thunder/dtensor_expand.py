@@ -5,7 +5,8 @@ gradient before it is known: each twin is asked again for what its operands turn
 the IR's propagation places what is between its operands and its results.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from thunder.core import prims
@@ -24,53 +25,57 @@ from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import dtensor_eager as eager
 from thunder_mdfuse.thunder import dtensor_twins as twins
 from thunder_mdfuse.thunder import region as rg
+from thunder_mdfuse.thunder.claims import twin_refusal
 from thunder_mdfuse.thunder.translate import Given, placements_of
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, known_dtype
 
 
+@dataclass(frozen=True)
+class Expanded:
+    """The symbols of a trace, and by the names of what twins held to which twin each belonged."""
+
+    bsyms: list[BoundSymbol]
+    homes: dict[str, twins.Twin]
+
+
 def expanded(
-    bsyms: Sequence[BoundSymbol], trace: TraceCtx, takes: Callable[[BoundSymbol], bool]
-) -> list[BoundSymbol]:
-    """``bsyms`` with the twins of which ``takes`` holds as what is inside of them."""
-    if not any(twins.is_twin(b) or _only_holds_twins(b) for b in bsyms):
-        return list(bsyms)
-    return _Expansion(trace, _whole(bsyms, takes)).run(bsyms)
+    bsyms: Sequence[BoundSymbol], trace: TraceCtx, left: set[twins.Twin] | None = None
+) -> Expanded:
+    """``bsyms`` with the twins of which regions take all as what is inside of them.
+
+    ``left``: twins to leave, because a region did not come about.
+    """
+    if not any(twins.twins_of(b) for b in bsyms):
+        return Expanded(list(bsyms), {})
+    work = _Expansion(trace, _whole(bsyms, left or set()))
+    return Expanded(work.run(bsyms), work.homes)
 
 
-def _whole(bsyms: Sequence[BoundSymbol], takes: Callable[[BoundSymbol], bool]) -> set[twins.Twin]:
+def _whole(bsyms: Sequence[BoundSymbol], left: set[twins.Twin]) -> set[twins.Twin]:
     """The twins to expand: a call and its gradient both, or none of the two."""
-    every = [sub for b in bsyms for sub in (b, *b.subsymbols)]
-    found = [b for b in every if twins.is_twin(b)]
-    left = {b.sym.id for b in found if not all(map(takes, b.subsymbols)) or not _reads(b)}
+    found = [sub for b in bsyms for sub in twins.twins_of(b)]
+    left = left | {b.sym.id for b in found if twin_refusal(b) is not None}
     left |= {twin.forward for twin in left if twin.forward is not None}
     return {b.sym.id for b in found if b.sym.id not in left and b.sym.id.forward not in left}
-
-
-def _reads(bsym: BoundSymbol) -> bool:
-    """Whether what is inside reads an operand: what it makes from nothing has no device."""
-    operands = {p.name for p in bsym.flat_proxy_args}
-    return any(p.name in operands for sub in bsym.subsymbols for p in sub.flat_proxy_args)
 
 
 class _Expansion:
     def __init__(self, trace: TraceCtx, whole: set[twins.Twin]) -> None:
         self.trace, self.whole = trace, whole
         self.proxies: dict[str, Proxy] = {}
+        self.homes: dict[str, twins.Twin] = {}
 
     def run(self, bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
         found: list[BoundSymbol] = []
         for bsym in bsyms:
-            # Inside, a twin has plain tensors only until it is flattened.
-            inside, bsym = bsym.subsymbols, self._renamed(bsym)
-            if twins.is_twin(bsym) or _only_holds_twins(bsym):
-                bsym = bsym.from_bsym(subsymbols=inside)
+            bsym = self._renamed(bsym)
             if twins.is_twin(bsym):
                 found += self._twin(bsym)
             elif bsym.sym.id is PrimIDs.GET_GRAD and isinstance(bsym.output, DTensorProxy):
                 found.append(self._cotangent(bsym))
             elif bsym.sym.id == "torch.zeros" and isinstance(bsym.output, DTensorProxy):
                 found.append(self._no_gradient(bsym))
-            elif _only_holds_twins(bsym):
+            elif twins.twins_of(bsym):
                 found += self.run(bsym.subsymbols)
             else:
                 found.append(bsym)
@@ -114,7 +119,7 @@ class _Expansion:
         for x in bsym.args:
             if isinstance(x, DTensorProxy):
                 self.proxies[x.name] = x
-        leaves = [leaf for sub in bsym.subsymbols for leaf in rg.flatten(sub)]
+        leaves = [leaf for sub in twins.inside(bsym) for leaf in rg.flatten(sub)]
         leaves = draws.split(draws.exact_chances(leaves, self.trace, set()), self.trace)
         # The results' own proxies say nothing yet.
         numbers = {o.name: i for i, o in enumerate(outs)}
@@ -130,6 +135,7 @@ class _Expansion:
                 place.device, place.number = device, numbers[leaf.output.name]
                 leaf = leaf.from_bsym(sym=_place_symbol(place, leaf.output.spec._o))
             found.append(leaf.from_bsym(tags=leaf.tags | bsym.tags))
+            self.homes.update((p.name, twin) for p in leaf.flat_proxy_outs)
         return found
 
     def _spread(self, leaves: Sequence[BoundSymbol], pins: dict[str, DTensorSpec]) -> None:
@@ -148,11 +154,6 @@ class _Expansion:
                 meta = eager.dense_meta(p.shape, to_torch_dtype(p.true_dtype))
                 spec = DTensorSpec(mesh, found or twins.replicated(mesh), meta)
             self._placed(p, spec)
-
-
-def _only_holds_twins(bsym: BoundSymbol) -> bool:
-    """A composite of Thunder's that was called with DTensors, such as the sum of two gradients."""
-    return any(map(twins.is_twin, bsym.subsymbols))
 
 
 def _given(p: Proxy) -> Given:

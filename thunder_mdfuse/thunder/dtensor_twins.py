@@ -7,8 +7,8 @@ inside in the twin's place. A twin that holds something that no region takes sta
 eager DTensor does. Its gradient is a twin, too, with the placements that eager autograd gives.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from thunder.core import prims
@@ -47,7 +47,7 @@ class Twin:
     cotangents: tuple[int, ...] = ()
     # The symbols of the gradient read values from inside of the call: both are expanded or none.
     forward: "Twin | None" = None
-    _known: dict[Any, Any] = field(default_factory=dict)
+    _known: dict[Any, Any] = field(default_factory=dict, init=False)
 
     def answer(self, specs: Sequence[DTensorSpec], device: Any) -> list[Any] | None:
         """The specs that eager gives for operands with ``specs``; None where it has no rule."""
@@ -100,6 +100,29 @@ def on_mesh(mesh: DeviceMesh, spec: DTensorSpec) -> DTensorSpec:
 
 def is_twin(bsym: BoundSymbol) -> bool:
     return isinstance(bsym.sym.id, Twin)
+
+
+def twins_of(bsym: BoundSymbol) -> list[BoundSymbol]:
+    """The symbol itself, or those inside of a composite that Thunder called with DTensors, such as
+    the sum of two gradients.
+    """
+    return [sub for sub in (bsym, *_all_of(bsym)) if is_twin(sub)]
+
+
+def inside(bsym: BoundSymbol) -> list[BoundSymbol]:
+    """What a twin holds, on plain tensors of the whole shapes.
+
+    Thunder's passes put the trace's own proxies, which are DTensors, for those of equal names.
+    """
+    every = [p for sub in _all_of(bsym) for p in (*sub.flat_proxy_args, *sub.flat_proxy_outs)]
+    plain = {p.name: global_proxy(p) for p in every if isinstance(p, DTensorProxy)}
+    return [renamed(sub, plain) for sub in bsym.subsymbols]
+
+
+def _all_of(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
+    for sub in bsym.subsymbols:
+        yield sub
+        yield from _all_of(sub)
 
 
 def placed_proxy(
@@ -156,7 +179,7 @@ def call(
 
     ``original`` is what Thunder has for plain tensors.
     """
-    made, operands = eager.call_of(function, args, kwargs, lambda x: isinstance(x, Proxy))
+    made, operands = eager.call_of(function, args, kwargs, _name_of)
     operands = _lifted(operands)
     inside: list[BoundSymbol] = []
     found = _traced(made, original, operands, inside)
@@ -169,6 +192,10 @@ def call(
     twin = Twin(made, original, executor)
     outs = emit(twin, operands, flat, inside)
     return tree_unflatten(outs, tree)
+
+
+def _name_of(x: Any) -> str | None:
+    return x.name if isinstance(x, Proxy) else None
 
 
 def _lifted(operands: Sequence[Any]) -> list[Any]:
@@ -258,28 +285,44 @@ def gradient(twin: Twin, *operands: Any) -> Any:
     outs = emit(twin, operands, inner, forward)
     tensors = [o for o in outs if isinstance(o, TensorProxy)]
     numbers = [i for i, x in enumerate(inner) if isinstance(x, TensorProxy)]
-    given = [get_grad(outs[i]) for i in cotangents]
-    for g in given:
-        spec = eager.of_cotangent(g.spec._o)
-        if spec is not g.spec._o:
-            g.spec = AnyProxy(spec)
-    known = [(i, g) for i, g in zip(wanted, grads, strict=True) if g is not None]
-    if known and given:
-        pair = Twin(
-            twin.call,
-            twin.original,
-            twin.executor,
-            tuple(i for i, _ in known),
-            tuple(numbers.index(i) for i in cotangents),
-            twin,
-        )
+    known = {i: g for i, g in zip(wanted, grads, strict=True) if g is not None}
+    pair = Twin(
+        twin.call,
+        twin.original,
+        twin.executor,
+        tuple(known),
+        tuple(numbers.index(i) for i in cotangents),
+        twin,
+    )
+    pair = _with_gradients(pair, [outs[i] for i in cotangents], operands)
+    if pair.wanted:
+        given = [_cotangent(outs[i]) for i in cotangents]
         swap = {x.name: global_proxy(g) for x, g in zip(cotangents.values(), given, strict=True)}
-        inside = [renamed(b, swap) for b in backward]
-        last = [swap.get(g.name, g) for _, g in known]
-        results = emit(pair, [*given, *operands], last, inside)
-        for (i, _), g in zip(known, results, strict=True):
+        held = [renamed(b, swap) for b in backward]
+        last = [swap.get(known[i].name, known[i]) for i in pair.wanted]
+        results = emit(pair, [*given, *operands], last, held)
+        for i, g in zip(pair.wanted, results, strict=True):
             put_grad(operands[i], g)
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _with_gradients(pair: Twin, outs: Sequence[Any], operands: Sequence[Any]) -> Twin:
+    """``pair`` for those operands only that have a gradient in eager: detach() gives none."""
+    if not pair.wanted or not outs:
+        return replace(pair, wanted=())
+    specs = [*(eager.of_cotangent(x.spec._o) for x in outs), *map(_spec, operands)]
+    answer = pair.answer(specs, to_torch_device(outs[0].device))
+    if answer is None or None not in answer:
+        return pair
+    pairs = zip(pair.wanted, answer, strict=True)
+    return replace(pair, wanted=tuple(i for i, a in pairs if a is not None))
+
+
+def _cotangent(out: DTensorProxy) -> DTensorProxy:
+    """The gradient that comes in for a result, typed as autograd hands it in."""
+    found: DTensorProxy = get_grad(out)
+    found.spec = AnyProxy(eager.of_cotangent(out.spec._o))
+    return found
 
 
 def _joint(twin: Twin, operands: Sequence[Any], wanted: Sequence[int]) -> tuple[Any, ...]:
