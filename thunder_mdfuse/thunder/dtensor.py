@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
@@ -196,6 +197,8 @@ def _replayed(bsyms: Sequence[BoundSymbol], given: Specs) -> Specs:
             spec = bsym.sym.id.again(found, mesh)
             if spec is not None:
                 found[bsym.output.name] = spec
+        elif bsym.sym.id is PrimIDs.COPY_ and bsym.args[1].name in found:
+            found[bsym.output.name] = found[bsym.args[1].name]
         elif bsym.sym.id == "dtensor_from_local":
             found[bsym.output.name] = spec_on(mesh or bsym.args[1], bsym.output.spec._o)
     return found

@@ -16,10 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor import _random as dtensor_random
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor._ops._mask_buffer import MaskBuffer
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from thunder_mdfuse.errors import ExecutorError
+
+_OF_MASKS = ("materialize_mask", "apply_mask", "release_mask")
 
 
 @dataclass(frozen=True)
@@ -31,20 +34,32 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A torch function with its arguments, tensors left out."""
+    """A torch function with its arguments, tensors left out.
+
+    ``autocast``: the dtype that torch.autocast has it compute in; None outside of it.
+    """
 
     function: Callable[..., Any]
     leaves: tuple[Any, ...]
     tree: Any
+    device_type: str
+    autocast: torch.dtype | None
 
     @property
     def name(self) -> str:
         return getattr(self.function, "__name__", "call").strip("_")
 
-    def __call__(self, tensors: Sequence[Any]) -> Any:
+    def arguments(self, tensors: Sequence[Any]) -> tuple[Any, Any]:
+        """Positional and keyword arguments with ``tensors`` in their places."""
         found = [tensors[x.number] if isinstance(x, Slot) else x for x in self.leaves]
         args, kwargs = tree_unflatten(found, self.tree)
-        return self.function(*args, **kwargs)
+        return args, kwargs
+
+    def __call__(self, tensors: Sequence[Any]) -> Any:
+        args, kwargs = self.arguments(tensors)
+        enabled = self.autocast is not None
+        with torch.autocast(self.device_type, dtype=self.autocast, enabled=enabled):
+            return self.function(*args, **kwargs)
 
     def gradients(
         self, tensors: Sequence[Any], wanted: Sequence[int], cotangents: dict[int, Any]
@@ -73,12 +88,13 @@ def _off_leaf(t: Any, name: str) -> Any:
     return t.clone() if isinstance(t, torch.Tensor) and t.requires_grad else t
 
 
-def call_of(
-    function: Callable[..., Any], args: Any, kwargs: Any, name_of: Callable[[Any], str | None]
-) -> tuple[Call, list[Any]]:
-    """A call and its operands, in order of appearance; ``name_of``: None for what is none.
+def slots_of(
+    args: Any, kwargs: Any, name_of: Callable[[Any], str | None]
+) -> tuple[tuple[Any, ...], Any, list[Any]]:
+    """Leaves and tree of a call's arguments, and its operands in order of appearance.
 
-    A tensor that is given twice is one operand, so that it has one gradient.
+    ``name_of``: None for what is no operand. A tensor that is given twice is one operand, so that
+    it has one gradient.
     """
     flat, tree = tree_flatten((args, kwargs))
     operands: dict[str, Any] = {}
@@ -90,10 +106,10 @@ def call_of(
             leaves.append(Slot(list(operands).index(name)))
         else:
             leaves.append(x)
-    return Call(function, tuple(leaves), tree), list(operands.values())
+    return tuple(leaves), tree, list(operands.values())
 
 
-def results(call: Call, specs: Sequence[DTensorSpec | None], device: Any) -> list[Any] | None:
+def results(call: Call, specs: Sequence[DTensorSpec], device: Any) -> list[Any] | None:
     """The specs of the DTensors that eager returns, other results as they are; None without a rule.
 
     ``specs``: those of the operands.
@@ -139,14 +155,21 @@ def _check_missing_rule(call: Call, error: Exception) -> None:
 
 @contextmanager
 def _thought_only() -> Iterator[FakeTensorMode]:
-    """Random functions on fake tensors must not move the generators."""
+    """Fake tensors leave no trace: they move no generator, and do not become the mask that eager
+    DTensor keeps of a look-up in a sharded table.
+    """
+    kept = {name: getattr(MaskBuffer, name) for name in _OF_MASKS}
     tracker = dtensor_random._rng_tracker
     dtensor_random._rng_tracker = None
+    for name in kept:
+        setattr(MaskBuffer, name, lambda *_: None)
     try:
         with torch.random.fork_rng(devices=[]):
             yield FakeTensorMode(allow_non_fake_inputs=True)
     finally:
         dtensor_random._rng_tracker = tracker
+        for name, method in kept.items():
+            setattr(MaskBuffer, name, method)
 
 
 def _fake(spec: DTensorSpec, device: Any, mode: FakeTensorMode) -> DTensor:

@@ -123,7 +123,13 @@ class _Expansion:
         leaves = draws.split(draws.exact_chances(leaves, self.trace, set()), self.trace)
         # The results' own proxies say nothing yet.
         numbers = {o.name: i for i, o in enumerate(outs)}
-        pins = {o.name: answer[i] for i, o in enumerate(outs)} if answer else {}
+        for leaf in leaves:
+            if leaf.sym.id is PrimIDs.COPY_ and leaf.output.name in numbers:
+                numbers[leaf.args[0].name] = numbers[leaf.output.name]
+        pins = {name: answer[i] for name, i in numbers.items()} if answer else {}
+        target = twins.written(leaves)
+        if target is not None and not answer:
+            pins = dict.fromkeys(numbers, self.proxies[target].spec._o)
         leaves = [self._renamed(leaf) for leaf in leaves]
         self._spread(leaves, pins)
         names = tuple(x.name if isinstance(x, Proxy) else "" for x in bsym.args)

@@ -8,20 +8,22 @@ eager DTensor does. Its gradient is a twin, too, with the placements that eager 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-from thunder.core import prims
+import torch
+from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import to_torch_device
-from thunder.core.dtypes import is_inexact_dtype, to_torch_dtype
-from thunder.core.proxies import AnyProxy, Proxy, TensorProxy
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import AnyProxy, Proxy, ProxyTag, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
+from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, get_tracectx, tracectx
-from thunder.core.transforms import get_grad, put_grad
+from thunder.core.utils import AutocastStack
 from thunder.extend import Executor
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
-from thunder.transforms.autodiff import grad_transform_on_trace
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
@@ -62,7 +64,9 @@ class Twin:
             return eager.results(self.call, specs, device)
         n = len(self.cotangents)
         given = dict(zip(self.cotangents, specs[:n], strict=True))
-        return eager.gradients(self.call, specs[n:], self.wanted, given, device)
+        known = eager.gradients(self.call, specs[n:], self.wanted, given, device)
+        # Where eager has no rule, a gradient is placed as what it is the gradient of.
+        return known or [eager.of_cotangent(specs[n + i]) for i in self.wanted]
 
     def run(self, *operands: Any) -> Any:
         """As eager DTensor does it, outside of regions."""
@@ -165,7 +169,8 @@ def replicated(mesh: DeviceMesh) -> tuple[Replicate, ...]:
 
 
 def mesh_in(operands: Sequence[Any]) -> DeviceMesh:
-    return next(x.spec._o.mesh for x in operands if isinstance(x, DTensorProxy))
+    mesh: DeviceMesh = next(x.spec._o.mesh for x in operands if isinstance(x, DTensorProxy))
+    return mesh
 
 
 def call(
@@ -179,8 +184,9 @@ def call(
 
     ``original`` is what Thunder has for plain tensors.
     """
-    made, operands = eager.call_of(function, args, kwargs, _name_of)
+    leaves, tree, operands = eager.slots_of(args, kwargs, _name_of)
     operands = _lifted(operands)
+    made = eager.Call(function, leaves, tree, *_autocast(device_of(operands).type))
     inside: list[BoundSymbol] = []
     found = _traced(made, original, operands, inside)
     flat, tree = tree_flatten(found)
@@ -191,7 +197,39 @@ def call(
         return tree_map(lambda x: given[x.name] if isinstance(x, TensorProxy) else x, found)
     twin = Twin(made, original, executor)
     outs = emit(twin, operands, flat, inside)
+    data = get_compile_data()
+    if data is not None and not data.is_grad_enabled:
+        for x in outs:
+            if isinstance(x, TensorProxy):
+                x.tags.add(ProxyTag.DETACHED_AUTOGRAD_GRAPH)
     return tree_unflatten(outs, tree)
+
+
+def device_of(operands: Sequence[Any]) -> Any:
+    return to_torch_device(next(x.device for x in operands if isinstance(x, TensorProxy)))
+
+
+def _autocast(device_type: str) -> tuple[str, torch.dtype | None]:
+    """What torch.autocast asks for where the function is called."""
+    data = get_compile_data()
+    found = data and data.autocast_stack.get_dtype_for_device_if_enabled(device_type)
+    return device_type, to_torch_dtype(found) if found else None
+
+
+@contextmanager
+def cast_as(call: eager.Call) -> Iterator[None]:
+    """Let Thunder trace under the autocast that ``call`` was made under."""
+    data = get_compile_data()
+    if data is None:
+        yield
+        return
+    before, data.autocast_stack = data.autocast_stack, AutocastStack()
+    if call.autocast is not None:
+        data.autocast_stack.push(call.device_type, call.autocast, True)
+    try:
+        yield
+    finally:
+        data.autocast_stack = before
 
 
 def _name_of(x: Any) -> str | None:
@@ -220,7 +258,8 @@ def _traced(
     trace = get_tracectx()
     trace.push_scope(inside)
     try:
-        return eager.Call(original, made.leaves, made.tree)(plain)
+        args, kwargs = made.arguments(plain)
+        return original(*args, **kwargs)
     finally:
         trace.pop_scope()
 
@@ -230,20 +269,21 @@ def emit(
 ) -> list[Any]:
     """Append the twin's symbol to the present trace; ``inner``: its results inside."""
     trace = get_tracectx()
-    device = to_torch_device(next(x.device for x in operands if isinstance(x, TensorProxy)))
-    answer = twin.answer([_spec(x) for x in operands], device)
+    device = device_of(operands)
+    answer = twin.answer([spec_of(x) for x in operands], device)
     placed = [x for x in inner if isinstance(x, TensorProxy)]
     if answer is not None and len(answer) < len(placed):
         raise ExecutorError(
             f"{twin.call.name} returns {len(placed)} tensors as Thunder traces it and "
             f"{len(answer)} in eager torch; compute it on to_local(), or outside of the function"
         )
+    target = next((x.spec._o for x in operands if x.name == written(inside)), None)
     outs: list[Any] = []
     for i, x in enumerate(inner):
         if not isinstance(x, TensorProxy):
             outs.append(x)
             continue
-        spec = answer[i] if answer is not None else None
+        spec = answer[i] if answer is not None else target
         if spec is None:
             # Eager has no rule: what comes out is decided when the twin is expanded.
             meta = eager.dense_meta(x.shape, to_torch_dtype(x.true_dtype))
@@ -251,7 +291,7 @@ def emit(
             spec = DTensorSpec(mesh, replicated(mesh), meta)
         outs.append(placed_proxy(spec, x.device, x.true_dtype))
     pairs = [(x, o) for x, o in zip(inner, outs, strict=True) if isinstance(o, DTensorProxy)]
-    places = [_place.bind(x, output=o) for x, o in pairs]
+    held, places = _placed(inside, pairs)
     name = trace.make_name(prefix=f"dtensor_{twin.call.name}{'_grad' if twin.wanted else ''}_")
     symbol = Symbol(
         name=name,
@@ -262,107 +302,43 @@ def emit(
     )
     results = tuple(o for _, o in pairs)
     output = results if twin.wanted is not None or len(outs) > 1 else results[0]
-    bsym = symbol.bind(*operands, output=output, subsymbols=(*inside, *places))
+    bsym = symbol.bind(*operands, output=output, subsymbols=(*held, *places))
     trace.peek_scope().append(bsym)
     return outs
 
 
-def _spec(x: Any) -> Any:
+def written(inside: Sequence[BoundSymbol]) -> str | None:
+    """The tensor that a twin writes in place, where that is what it ends in."""
+    last = inside[-1] if inside else None
+    while last is not None and last.subsymbols:
+        last = last.subsymbols[-1]
+    return last.args[1].name if last is not None and last.sym.id is PrimIDs.COPY_ else None
+
+
+def _placed(
+    inside: Sequence[BoundSymbol], pairs: Sequence[tuple[Any, DTensorProxy]]
+) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
+    """What a twin holds, and the symbols that give its results their placements.
+
+    What is written in place has its placements before it is written: the last symbol is the write.
+    """
+    held = list(inside)
+    if written(held) is None or len(pairs) != 1:
+        return held, [_place.bind(x, output=o) for x, o in pairs]
+    while held[-1].subsymbols:
+        held[-1:] = held[-1].subsymbols
+    write, ((_, out),) = held.pop(), pairs
+    source, *rest = write.args
+    placed = placed_proxy(out.spec._o, out.device, out.true_dtype)
+    write = write.from_bsym(args=(placed, *rest), output=out)
+    return held, [_place.bind(source, output=placed), write]
+
+
+def spec_of(x: Any) -> Any:
     return x.spec._o if isinstance(x, DTensorProxy) else x
 
 
 _place = Symbol(name=PLACE, meta=lambda x: None, id=PLACE, is_prim=True)
-
-
-def gradient(twin: Twin, *operands: Any) -> Any:
-    """The rule of a twin's gradient: the call and its gradient as two twins."""
-    wanted = tuple(
-        i
-        for i, x in enumerate(operands)
-        if isinstance(x, TensorProxy) and is_inexact_dtype(x.dtype)
-    )
-    forward, backward, inner, cotangents, grads = _joint(twin, operands, wanted)
-    outs = emit(twin, operands, inner, forward)
-    tensors = [o for o in outs if isinstance(o, TensorProxy)]
-    numbers = [i for i, x in enumerate(inner) if isinstance(x, TensorProxy)]
-    known = {i: g for i, g in zip(wanted, grads, strict=True) if g is not None}
-    pair = Twin(
-        twin.call,
-        twin.original,
-        twin.executor,
-        tuple(known),
-        tuple(numbers.index(i) for i in cotangents),
-        twin,
-    )
-    pair = _with_gradients(pair, [outs[i] for i in cotangents], operands)
-    if pair.wanted:
-        given = [_cotangent(outs[i]) for i in cotangents]
-        swap = {x.name: global_proxy(g) for x, g in zip(cotangents.values(), given, strict=True)}
-        held = [renamed(b, swap) for b in backward]
-        last = [swap.get(known[i].name, known[i]) for i in pair.wanted]
-        results = emit(pair, [*given, *operands], last, held)
-        for i, g in zip(pair.wanted, results, strict=True):
-            put_grad(operands[i], g)
-    return tensors[0] if len(tensors) == 1 else tuple(tensors)
-
-
-def _with_gradients(pair: Twin, outs: Sequence[Any], operands: Sequence[Any]) -> Twin:
-    """``pair`` for those operands only that have a gradient in eager: detach() gives none."""
-    if not pair.wanted or not outs:
-        return replace(pair, wanted=())
-    specs = [*(eager.of_cotangent(x.spec._o) for x in outs), *map(_spec, operands)]
-    answer = pair.answer(specs, to_torch_device(outs[0].device))
-    if answer is None or None not in answer:
-        return pair
-    pairs = zip(pair.wanted, answer, strict=True)
-    return replace(pair, wanted=tuple(i for i, a in pairs if a is not None))
-
-
-def _cotangent(out: DTensorProxy) -> DTensorProxy:
-    """The gradient that comes in for a result, typed as autograd hands it in."""
-    found: DTensorProxy = get_grad(out)
-    found.spec = AnyProxy(eager.of_cotangent(out.spec._o))
-    return found
-
-
-def _joint(twin: Twin, operands: Sequence[Any], wanted: Sequence[int]) -> tuple[Any, ...]:
-    """What Thunder's autodiff makes of the call on global shapes.
-
-    The symbols of both halves, the results, by their numbers the gradients that come in, and the
-    gradients of ``wanted``.
-    """
-    outer = get_tracectx()
-    trace = TraceCtx(None)
-    trace.names, trace.name_ctr = outer.names, outer.name_ctr
-    plain = [global_proxy(x) if isinstance(x, DTensorProxy) else x for x in operands]
-    for i in wanted:
-        plain[i]._requires_grad = True
-    tensors = [x for x in plain if isinstance(x, Proxy)]
-    with tracectx(trace):
-        for x in tensors:
-            trace.bound_symbols.append(prims.unpack_trivial.bind(x, name=x.name, output=x))
-        found, _ = tree_flatten(eager.Call(twin.original, twin.call.leaves, twin.call.tree)(plain))
-        inner = tuple(x for x in found if isinstance(x, TensorProxy))
-        prims.python_return({"flat_args": tensors, "output": inner})
-    joint = grad_transform_on_trace(trace)
-    outer.name_ctr = max(outer.name_ctr, joint.name_ctr)
-    forward: list[BoundSymbol] = []
-    backward: list[BoundSymbol] = []
-    cotangents: dict[int, Any] = {}
-    last = joint.bound_symbols[-1].args[0]
-    results = list(last["fw_flat_out"])
-    at = {x.name: i for i, x in enumerate(results)}
-    for bsym in joint.bound_symbols[:-1]:
-        if bsym.sym is prims.unpack_trivial:
-            continue
-        if bsym.sym.id is prims.PrimIDs.GET_GRAD:
-            cotangents[at[bsym.args[0].name]] = bsym.output
-        elif BoundSymbolTag.BACKWARD in bsym.tags:
-            backward.append(bsym)
-        else:
-            forward.append(bsym)
-    by_name = {x.name: g for x, g in zip(tensors, last["output"], strict=True)}
-    return forward, backward, results, cotangents, [by_name[plain[i].name] for i in wanted]
 
 
 def renamed(bsym: BoundSymbol, names: dict[str, Proxy]) -> BoundSymbol:

@@ -30,6 +30,7 @@ from thunder_mdfuse.thunder.claims import CLAIMS, leaf_refusal, refusal
 from thunder_mdfuse.thunder.composites import register_composites
 from thunder_mdfuse.thunder.dtensor_doors import open_doors
 from thunder_mdfuse.thunder.dtensor_expand import expanded
+from thunder_mdfuse.thunder.dtensor_gradients import gradient
 from thunder_mdfuse.thunder.effects import writes_of
 from thunder_mdfuse.thunder.fusion_call import FusionCall
 from thunder_mdfuse.thunder.grouping import Grouping, Kind
@@ -124,7 +125,7 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
     def get_grad_transform(self, sym: Symbol) -> Any:
         """The rule of a twin's gradient; other symbols' as they were registered."""
         if isinstance(sym.id, twins.Twin):
-            return partial(twins.gradient, sym.id)
+            return partial(gradient, sym.id)
         return super().get_grad_transform(sym)
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
