@@ -52,13 +52,20 @@ def open_doors(executor: FusionExecutor) -> None:
     for name in OPERATORS:
         original = getattr(TensorProxy, name, None)
         if original is not None and hasattr(torch.Tensor, name):
-            doors[original] = _door(executor, getattr(torch.Tensor, name), original)
+            function = _assigned if name == "__setitem__" else getattr(torch.Tensor, name)
+            doors[original] = _door(executor, function, original)
     for name in ("T", "mT", "real", "imag"):
         read = getattr(TensorProxy, name).fget
         doors[read] = _door(executor, _reader(name), read)
     known = doors[TensorProxy.float]
     doors[TensorProxy.float] = _door(executor, torch.Tensor.float, known, known)
     _open_placement_doors(executor)
+
+
+def _assigned(x: Any, key: Any, value: Any) -> Any:
+    """Python's assignment to an index, which returns the tensor as Thunder's symbol does."""
+    x[key] = value
+    return x
 
 
 def _reader(name: str) -> Callable[..., Any]:

@@ -146,7 +146,13 @@ def gradients(
 
 def _check_missing_rule(call: Call, error: Exception) -> None:
     """Only what eager DTensor lacks may be left to the IR's own propagation."""
-    lacking = ("sharding strategy", "Sharding propagation failed", "flatten multiple dimensions")
+    lacking = (
+        "sharding strategy",
+        "Sharding propagation failed",
+        "flatten multiple dimensions",
+        # Of tensors that torch's own function makes inside, since all operands are DTensors.
+        "got mixed torch.Tensor and DTensor",
+    )
     if not isinstance(error, NotImplementedError) and not any(x in str(error) for x in lacking):
         raise ExecutorError(
             f"torch's {call.name} cannot be called with these DTensors: {error}"

@@ -73,7 +73,7 @@ class _Expansion:
                 found += self._twin(bsym)
             elif bsym.sym.id is PrimIDs.GET_GRAD and isinstance(bsym.output, DTensorProxy):
                 found.append(self._cotangent(bsym))
-            elif bsym.sym.id == "torch.zeros" and isinstance(bsym.output, DTensorProxy):
+            elif twins.is_no_gradient(bsym):
                 found.append(self._no_gradient(bsym))
             elif twins.twins_of(bsym):
                 found += self.run(bsym.subsymbols)

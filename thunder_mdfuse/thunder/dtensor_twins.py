@@ -106,6 +106,11 @@ def is_twin(bsym: BoundSymbol) -> bool:
     return isinstance(bsym.sym.id, Twin)
 
 
+def is_no_gradient(bsym: BoundSymbol) -> bool:
+    """The zeros that autodiff takes for the gradient of a DTensor that nothing used."""
+    return bsym.sym.id == "torch.zeros" and isinstance(bsym.output, DTensorProxy)
+
+
 def twins_of(bsym: BoundSymbol) -> list[BoundSymbol]:
     """The symbol itself, or those inside of a composite that Thunder called with DTensors, such as
     the sum of two gradients.

@@ -120,7 +120,8 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether all of the symbol can be in a region, or what it holds is for us to expand."""
-        return bool(twins.twins_of(bsym)) or refusal(bsym) is None
+        ours = twins.twins_of(bsym) or twins.is_no_gradient(bsym)
+        return bool(ours) or refusal(bsym) is None
 
     def get_grad_transform(self, sym: Symbol) -> Any:
         """The rule of a twin's gradient; other symbols' as they were registered."""
