@@ -17,7 +17,7 @@ from multirank.traffic import Traffic
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from thunder_mdfuse import explain, knobs, mdfuse_executor
+from thunder_mdfuse import explain, mdfuse_executor
 
 R, S = Replicate(), Shard
 Places = Placement | Sequence[Placement]
@@ -25,6 +25,8 @@ Places = Placement | Sequence[Placement]
 DEVIATIONS = {
     "rows of a sharded table": "eager's masked sum holds a mask; ours is masked, a Partial(sum)",
 }
+# Bytes that ours may send more than eager, and why.
+SLACK = {"cross_entropy": 8}  # the number of targets is counted in i64, and not in f32
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,9 @@ def on_two_axes() -> Iterator[Function]:
     yield Function("reshape", lambda a: a.reshape(4, 2, 4), (d([S(0), R], 4, 8),))
     yield Function("sum", lambda a: a.sum(1), (d([S(0), S(1)], 4, 8),))
     yield Function("softmax", lambda a: F.softmax(a, 1), (d([S(0), R], 5, 8),))
-    yield Function("rms_norm", lambda a, w: F.rms_norm(a, (8,), w), (d([S(0), R], 4, 8), d([R, R], 8)))
+    yield Function(
+        "rms_norm", lambda a, w: F.rms_norm(a, (8,), w), (d([S(0), R], 4, 8), d([R, R], 8))
+    )
     linear = (d([S(0), R], 6, 8), d([R, S(0)], 6, 8))
     yield Function("rows by columns", F.linear, linear)
     yield Function(
@@ -203,9 +207,7 @@ def on_two_axes() -> Iterator[Function]:
     )
     yield Function(
         "data- and tensor-parallel MLP",
-        lambda x, u, w: (
-            F.linear(F.gelu(F.linear(x, u)), w).redistribute(placements=[S(0), R]) + x
-        ),
+        lambda x, u, w: F.linear(F.gelu(F.linear(x, u)), w).redistribute(placements=[S(0), R]) + x,
         (d([S(0), R], 4, 8), d([R, S(0)], 12, 8), d([R, S(1)], 8, 12)),
     )
 
@@ -280,17 +282,19 @@ def check(function: Function, mesh: DeviceMesh) -> None:
             alike(x, y, f"{function.name}, {kind} {i}", as_eager)
     told = f"{function.name}: {ours.traffic}, eager has {eager.traffic}"
     assert ours.traffic.collectives <= eager.traffic.collectives, told
-    assert ours.traffic.bytes <= eager.traffic.bytes, told
+    assert ours.traffic.bytes <= eager.traffic.bytes + SLACK.get(function.name, 0), told
     said = explain(jitted)
     assert len(said.unfused) == function.left, f"{function.name}: {said}"
 
 
+def functions() -> list[Function]:
+    return [f for group in ON_ONE_AXIS for f in group()]
+
+
 def one_axis(ranks: int) -> None:
-    """With the emulator, which compiles each kernel, a fixed sample."""
-    mesh = mesh_of(range(ranks))
-    functions = [f for group in ON_ONE_AXIS for f in group()]
-    for function in functions[::16] if knobs.text("MDFUSE_BACKEND") == "emulate" else functions:
-        check(function, mesh)
+    """On GPUs all; on the CPU, where all have a launch of their own, a fixed sample."""
+    for function in functions()[:: 1 if DEVICE == "cuda" else 16]:
+        check(function, mesh_of(range(ranks)))
 
 
 def two_axes(ranks: int) -> None:

@@ -1,4 +1,4 @@
-"""What a piece of code says to other ranks: how many collectives, and the bytes that a rank gets."""
+"""What a piece of code says to other ranks: how many collectives, and the bytes a rank gets."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
 
 _SILENT = ("wait", "_wrap", "barrier", "monitored_barrier")
 

@@ -6,7 +6,7 @@ the IR's propagation places what is between its operands and its results.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from thunder.core import prims
@@ -15,8 +15,9 @@ from thunder.core.dtypes import to_torch_dtype
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
-from thunder.core.trace import TraceCtx
+from thunder.core.trace import TraceCtx, tracectx
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from thunder_mdfuse.comm.placements import from_placement, logical_mesh, spec_placements
@@ -26,7 +27,7 @@ from thunder_mdfuse.thunder import dtensor_eager as eager
 from thunder_mdfuse.thunder import dtensor_twins as twins
 from thunder_mdfuse.thunder import region as rg
 from thunder_mdfuse.thunder.claims import twin_refusal
-from thunder_mdfuse.thunder.translate import Given, placements_of
+from thunder_mdfuse.thunder.translate import Given, Placed, placements_of
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, known_dtype
 
 
@@ -121,45 +122,104 @@ class _Expansion:
                 self.proxies[x.name] = x
         leaves = [leaf for sub in twins.inside(bsym) for leaf in rg.flatten(sub)]
         leaves = draws.split(draws.exact_chances(leaves, self.trace, set()), self.trace)
-        # The results' own proxies say nothing yet.
-        numbers = {o.name: i for i, o in enumerate(outs)}
-        for leaf in leaves:
-            if leaf.sym.id is PrimIDs.COPY_ and leaf.output.name in numbers:
-                numbers[leaf.args[0].name] = numbers[leaf.output.name]
+        numbers = _numbers(leaves, outs)
         pins = {name: answer[i] for name, i in numbers.items()} if answer else {}
         target = twins.written(leaves)
         if target is not None and not answer:
             pins = dict.fromkeys(numbers, self.proxies[target].spec._o)
+        # The results' own proxies say nothing yet.
         leaves = [self._renamed(leaf) for leaf in leaves]
-        self._spread(leaves, pins)
+        gathered = self._spread(leaves, pins, twins.mesh_in(bsym.args))
         names = tuple(x.name if isinstance(x, Proxy) else "" for x in bsym.args)
         found = []
-        for leaf in map(self._renamed, leaves):
+        for leaf in map(self._renamed, gathered.leaves):
             if leaf.sym.id == twins.PLACE:
                 place = twins.PlaceId(twins.PLACE)
-                place.twin, place.operands, place.specs = twin, names, specs
-                place.device, place.number = device, numbers[leaf.output.name]
+                place.twin, place.operands, place.specs, place.device = twin, names, specs, device
+                if leaf.output.name in gathered.operands:
+                    place.number = names.index(gathered.operands[leaf.output.name])
+                    place.axes = gathered.axes
+                else:
+                    place.number = numbers[leaf.output.name]
                 leaf = leaf.from_bsym(sym=_place_symbol(place, leaf.output.spec._o))
             found.append(leaf.from_bsym(tags=leaf.tags | bsym.tags))
             self.homes.update((p.name, twin) for p in leaf.flat_proxy_outs)
         return found
 
-    def _spread(self, leaves: Sequence[BoundSymbol], pins: dict[str, DTensorSpec]) -> None:
-        """Give all that ``leaves`` make its placements."""
-        inputs = rg.inputs_of(leaves)
-        mesh = next(p.spec._o.mesh for p in self.proxies.values() if isinstance(p, DTensorProxy))
-        for p in inputs:
-            if isinstance(p, DTensorProxy):
-                mesh = p.spec._o.mesh
-        known = {name: spec_placements(spec) for name, spec in pins.items()}
-        places = placements_of(leaves, inputs, list(map(_given, inputs)), logical_mesh(mesh), known)
-        for p in (p for b in leaves for p in b.flat_proxy_outs if isinstance(p, TensorProxy)):
+    def _spread(
+        self, leaves: list[BoundSymbol], pins: dict[str, DTensorSpec], mesh: DeviceMesh
+    ) -> "_Gathered":
+        """Give all that ``leaves`` make its placements, of operands gathered where that is less."""
+        chosen, placed = _Gathered(leaves), _plan(leaves, pins, mesh)
+        other = self._gathered(leaves, pins)
+        if other is not None:
+            gathered_pins = pins | {p.name: p.spec._o for p in other.made}
+            plan = _plan(other.leaves, gathered_pins, mesh)
+            if plan.cost < placed.cost:
+                chosen, placed, pins = other, plan, gathered_pins
+        for p in (p for b in chosen.leaves for p in b.flat_proxy_outs):
+            if not isinstance(p, TensorProxy):
+                continue
             spec = pins.get(p.name)
             if spec is None:
-                found = tuple(map(from_placement, places.get(p.name, ())))
+                found = tuple(map(from_placement, placed.places.get(p.name, ())))
                 meta = eager.dense_meta(p.shape, to_torch_dtype(p.true_dtype))
                 spec = DTensorSpec(mesh, found or twins.replicated(mesh), meta)
             self._placed(p, spec)
+        return chosen
+
+    def _gathered(
+        self, leaves: list[BoundSymbol], pins: dict[str, DTensorSpec]
+    ) -> "_Gathered | None":
+        """The twin on whole operands, on mesh axes on which eager replicates every result.
+
+        Eager gathers there what it has no rule for, as a softmax over a cut dim.
+        """
+        operands = [p for p in rg.inputs_of(leaves) if isinstance(p, DTensorProxy)]
+        ndim = max((len(spec.placements) for spec in pins.values()), default=0)
+        axes = tuple(
+            i
+            for i in range(ndim)
+            if all(spec.placements[i].is_replicate() for spec in pins.values())
+            and any(not p.spec._o.placements[i].is_replicate() for p in operands)
+        )
+        if not axes:
+            return None
+        places, swap, names = [], {}, {}
+        for p in operands:
+            spec = twins.whole_on(axes, p.spec._o)
+            if spec != p.spec._o:
+                with tracectx(self.trace):
+                    made = twins.placed_proxy(spec, p.device, p.true_dtype)
+                places.append(twins.place(p, made))
+                swap[p.name], names[made.name] = made, p.name
+        renamed = [*places, *(twins.renamed(leaf, swap) for leaf in leaves)]
+        return _Gathered(renamed, axes, names, tuple(swap.values()))
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """What a twin holds, on operands that are gathered first: by their new names the old ones."""
+
+    leaves: list[BoundSymbol]
+    axes: tuple[int, ...] = ()
+    operands: dict[str, str] = field(default_factory=dict)
+    made: tuple[DTensorProxy, ...] = ()
+
+
+def _numbers(leaves: Sequence[BoundSymbol], outs: Sequence[DTensorProxy]) -> dict[str, int]:
+    """By its name the number of the result that a symbol places."""
+    found = {o.name: i for i, o in enumerate(outs)}
+    for leaf in leaves:
+        if leaf.sym.id is PrimIDs.COPY_ and leaf.output.name in found:
+            found[leaf.args[0].name] = found[leaf.output.name]
+    return found
+
+
+def _plan(leaves: Sequence[BoundSymbol], pins: dict[str, DTensorSpec], mesh: DeviceMesh) -> Placed:
+    inputs = rg.inputs_of(leaves)
+    known = {name: spec_placements(spec) for name, spec in pins.items()}
+    return placements_of(leaves, inputs, list(map(_given, inputs)), logical_mesh(mesh), known)
 
 
 def _given(p: Proxy) -> Given:

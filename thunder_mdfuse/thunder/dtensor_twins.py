@@ -81,7 +81,8 @@ class PlaceId(str):
     """The id of the symbol that gives result ``number`` of a twin the placements that eager gives.
 
     It is the string ``PLACE``, and knows how to ask again for operands on another mesh or with
-    other placements: their names, and the specs that they had in the trace.
+    other placements: their names, and the specs that they had in the trace. With ``axes``, it is
+    operand ``number`` that it places: replicated on these axes of the mesh.
     """
 
     twin: Twin
@@ -89,17 +90,31 @@ class PlaceId(str):
     specs: tuple[Any, ...]
     device: Any
     number: int
+    axes: tuple[int, ...] = ()
 
     def again(self, known: Mapping[str, DTensorSpec], mesh: DeviceMesh) -> DTensorSpec | None:
         """The spec of the result when operands have the specs that are ``known``."""
         pairs = zip(self.operands, self.specs, strict=True)
         specs = [known.get(n) or (on_mesh(mesh, s) if n else s) for n, s in pairs]
+        if self.axes:
+            return whole_on(self.axes, specs[self.number])
         answer = self.twin.answer(specs, self.device)
         return None if answer is None else answer[self.number]
 
 
 def on_mesh(mesh: DeviceMesh, spec: DTensorSpec) -> DTensorSpec:
     return DTensorSpec(mesh, spec.placements, spec.tensor_meta)
+
+
+def whole_on(axes: Sequence[int], spec: DTensorSpec) -> DTensorSpec:
+    """``spec`` replicated on ``axes`` of the mesh."""
+    placements = tuple(Replicate() if i in axes else p for i, p in enumerate(spec.placements))
+    return DTensorSpec(spec.mesh, placements, spec.tensor_meta)
+
+
+def place(x: Any, out: DTensorProxy) -> BoundSymbol:
+    """The symbol that makes ``out`` of ``x``, which differs by its placements alone."""
+    return _place.bind(x, output=out)
 
 
 def is_twin(bsym: BoundSymbol) -> bool:
@@ -329,14 +344,14 @@ def _placed(
     """
     held = list(inside)
     if written(held) is None or len(pairs) != 1:
-        return held, [_place.bind(x, output=o) for x, o in pairs]
+        return held, [place(x, o) for x, o in pairs]
     while held[-1].subsymbols:
         held[-1:] = held[-1].subsymbols
     write, ((_, out),) = held.pop(), pairs
     source, *rest = write.args
     placed = placed_proxy(out.spec._o, out.device, out.true_dtype)
     write = write.from_bsym(args=(placed, *rest), output=out)
-    return held, [_place.bind(source, output=placed), write]
+    return held, [place(source, placed), write]
 
 
 def spec_of(x: Any) -> Any:
