@@ -85,13 +85,12 @@ def pointwise() -> Iterator[Function]:
     yield Function("beside a replicated one", lambda a, b: a + b, (A, d(R, 4, 8)))
     yield Function("used twice", lambda a, b: (a * b) * a + a, (ROWS, ROWS))
     yield Function("with itself", lambda a: a * a, (ROWS,))
-    for name in ("neg", "exp", "tanh", "sigmoid", "sin"):
-        yield Function(name, getattr(torch, name), (ROWS,))
+    unary = (torch.neg, torch.exp, torch.tanh, torch.sigmoid, F.relu, F.gelu, F.silu)
+    yield Function("unary", lambda a: tuple(f(a) for f in unary), (ROWS,))
     yield Function("rsqrt", lambda a: torch.rsqrt(torch.abs(a) + 1.0), (ROWS,))
-    for name in ("relu", "gelu", "silu"):
-        yield Function(name, getattr(F, name), (ROWS,))
-    yield Function("where", lambda a, b: torch.where(a > 0, a, b), (A, A))
-    yield Function("where with a number", lambda a, b: torch.where(b > 0, a, 0.0), (A, A))
+    yield Function(
+        "where", lambda a, b: (torch.where(a > 0, a, b), torch.where(b > 0, a, 0.0)), (A, A)
+    )
     yield Function("masked_fill", lambda a, b: a.masked_fill(b > 0, 2.0), (A, A))
     yield Function("comparison", lambda a: (a > 0, a <= 0.5), (d(S(0), 5, 8, grad=False),))
     yield Function("to bfloat16", lambda a: a.to(torch.bfloat16).float(), (ROWS,))
@@ -100,35 +99,32 @@ def pointwise() -> Iterator[Function]:
 
 def reductions() -> Iterator[Function]:
     yield Function("sum", lambda a: a.sum(), (ROWS,))
-    yield Function("sum over the cut dim", lambda a: a.sum(0), (A,))
-    yield Function("sum beside the cut dim", lambda a: a.sum(1), (ROWS,))
-    yield Function("mean over the cut dim", lambda a: a.mean(0), (A,))
-    yield Function("amax", lambda a: torch.amax(a, 1), (ROWS,))
-    yield Function("var", lambda a: torch.var(a, 1), (ROWS,))
-    yield Function("softmax", lambda a: F.softmax(a, 1), (ROWS,))
+    yield Function("over the cut dim", lambda a: (a.sum(0), a.mean(0)), (A,))
+    beside = lambda a: (a.sum(1), torch.amax(a, 1), torch.var(a, 1))
+    yield Function("beside the cut dim", beside, (ROWS,))
+    yield Function("softmax", lambda a: (F.softmax(a, 1), F.log_softmax(a, -1)), (ROWS,))
     yield Function("softmax over the cut dim", lambda a: F.softmax(a, 0), (A,))
-    yield Function("log_softmax", lambda a: F.log_softmax(a, -1), (ROWS,))
     yield Function("layer_norm", lambda a, w, b: F.layer_norm(a, (8,), w, b), (A, d(R, 8), d(R, 8)))
     yield Function("rms_norm", lambda a, w: F.rms_norm(a, (8,), w), (A, d(R, 8)))
     yield Function("cross_entropy", F.cross_entropy, (A, index(S(0), 8, 4)))
 
 
+def shaped(a: Any) -> Any:
+    return (
+        *(a.view(5, 2, 4), a.unsqueeze(0), torch.transpose(a, 0, 1), a.T, a.mT, a.permute(1, 0)),
+        *(a[:, 2:5], *torch.chunk(a, 2, dim=1)),
+    )
+
+
 def views() -> Iterator[Function]:
-    yield Function("view", lambda a: a.view(5, 2, 4), (ROWS,))
+    yield Function("views", shaped, (ROWS,))
     yield Function("flatten", lambda a: a.flatten(), (A,))
-    yield Function("unsqueeze", lambda a: a.unsqueeze(0), (ROWS,))
     yield Function("squeeze", lambda a: a.squeeze(0), (d(R, 1, 8),))
-    yield Function("transpose", lambda a: torch.transpose(a, 0, 1), (ROWS,))
-    yield Function("T", lambda a: a.T, (ROWS,))
-    yield Function("mT", lambda a: a.mT * 2, (ROWS,))
-    yield Function("permute", lambda a: a.permute(1, 0), (ROWS,))
     yield Function("contiguous", lambda a: a.t().contiguous(), (A,))
     yield Function("expand", lambda a: a.expand(4, 8), (d(R, 1, 8),))
-    yield Function("cat", lambda a, b: torch.cat([a, b], 1), (ROWS, ROWS))
-    yield Function("stack", lambda a, b: torch.stack([a, b]), (ROWS, ROWS))
+    joined = lambda a, b: (torch.cat([a, b], 1), torch.stack([a, b]))
+    yield Function("cat", joined, (ROWS, ROWS))
     yield Function("split", lambda a: torch.split(a, 4, dim=1), (ROWS,))
-    yield Function("chunk", lambda a: torch.chunk(a, 2, dim=1), (ROWS,))
-    yield Function("slice", lambda a: a[:, 2:5], (ROWS,))
     yield Function("slice of the cut dim", lambda a: a[1:3], (A,))
     yield Function("row", lambda a: a[0], (A,))
 

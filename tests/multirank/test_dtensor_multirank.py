@@ -8,6 +8,6 @@ SCRIPT = Path(__file__).with_name("dtensor_ranks.py")
 
 
 def test_functions() -> None:
-    output = run_ranks(SCRIPT, 2, env={"MDFUSE_BACKEND": "reference", "MDFUSE_VERIFY": "1"})
+    output = run_ranks(SCRIPT, 2, env={"MDFUSE_BACKEND": "reference"})
     for rank in range(2):
         assert f"rank {rank} ok" in output, output
