@@ -62,7 +62,6 @@ FLOATS: dict[str, Callable[[Any], Any]] = {
     "__truediv__": lambda x: x / 2,
     "__rtruediv__": lambda x: 1 / x,
     "__floordiv__": lambda x: x // 2,
-    "__mod__": lambda x: x % 2,
     "__pow__": lambda x: x**2,
     "__rpow__": lambda x: 2**x,
     "__matmul__": lambda x: x @ x,

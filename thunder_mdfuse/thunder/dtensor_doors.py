@@ -25,7 +25,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from thunder_mdfuse.thunder import dtensor_eager as eager
 from thunder_mdfuse.thunder import dtensor_twins as twins
 
-_BOTH = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
+_BOTH = "add sub mul truediv floordiv pow matmul and or xor lshift rshift"
 OPERATORS = (
     *(f"__{order}{name}__" for name in _BOTH.split() for order in ("", "r")),
     *(f"__i{name}__" for name in ["add", "sub", "mul", "truediv", "pow"]),
