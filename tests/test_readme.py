@@ -29,7 +29,6 @@ from thunder_mdfuse.ir.ops import OPS
 from thunder_mdfuse.ir.text import render
 from thunder_mdfuse.schedule.plan import FAMILIES
 from thunder_mdfuse.thunder.claims import CLAIMS, UNCLAIMED
-from thunder_mdfuse.thunder.dtensor_doors import SUPPORTED
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -336,13 +335,6 @@ def test_the_function_is_the_notebooks() -> None:
         exec(compile(written("ten lines"), "ten_lines.py", "exec"), found)
     x, w = torch.randn(2, 64, dtype=torch.bfloat16), torch.randn(64, dtype=torch.bfloat16)
     assert torch.equal(found["rms_norm"](x, w), notebook()["rms_norm"](x, w))
-
-
-def test_what_it_says_of_dtensors_is_what_the_errors_say() -> None:
-    section = README.read_text().partition("**`DTensor`s**")[2].partition("\n\n")[0]
-    for name in SUPPORTED:
-        spoken = {"x + y": "`+`", "x * y": "`*`", "-x": "`-x`"}.get(name, name.split(".")[-1])
-        assert spoken.removesuffix("(dtype)") in section, name
 
 
 def test_the_variables_that_it_names_exist() -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 import torch
-from multirank import direct_cases, direct_shardings, thunder_cases
+from multirank import direct_cases, direct_shardings, dtensor_functions, thunder_cases
 from multirank.ranks import DEVICE, Case
 from multirank.runner import run_ranks
 from torch.distributed.distributed_c10d import _set_pg_timeout
@@ -18,7 +18,12 @@ from thunder_mdfuse import knobs
 from thunder_mdfuse.comm.communicator import Communicator
 from thunder_mdfuse.comm.launchers import read_launch
 
-CASES = [*direct_cases.CASES, *direct_shardings.CASES, *thunder_cases.CASES]
+CASES = [
+    *direct_cases.CASES,
+    *direct_shardings.CASES,
+    *thunder_cases.CASES,
+    *dtensor_functions.CASES,
+]
 RANKS = read_launch(knobs.launcher_environment()).size
 COUNTS = {n: len([case for case in CASES if case.ranks <= n]) for n in (2, 4)}
 

@@ -43,7 +43,7 @@ ONE_AXIS = [
     ("Partial(avg)", "Replicate", "all_reduce@tp", 1.5 * KIB),
     ("Partial(min)", "Shard(1)", "reduce_scatter@tp", 0.75 * KIB),
     ("Partial(sum)", "StridedShard(0, 2)", "all_reduce@tp chunk@tp", 1.5 * KIB),
-    ("Partial(sum)", "Partial(avg)", "all_reduce@tp", 1.5 * KIB),
+    ("Partial(sum)", "Partial(avg)", "multiply@tp", 0),
     ("Partial(max)", "Partial(sum)", "all_reduce@tp keep_first@tp", 1.5 * KIB),
     ("StridedShard(0, 2)", "Replicate", "all_gather@tp", 0.75 * KIB),
     ("StridedShard(0, 2)", "Shard(0)", "all_gather@tp chunk@tp", 0.75 * KIB),

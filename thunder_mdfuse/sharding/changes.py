@@ -18,6 +18,7 @@ allows it. Shards count as long as the longest, since that is what is sent:
     Replicate       Shard(d)         chunk              0
     Replicate       Partial(sum)     keep_first         0                likewise product
     Replicate       Partial(avg)     none               0                likewise min and max
+    Partial(sum)    Partial(avg)     multiply           0                by n
 
 Everything else is a path of these: a cut below another is undone after it (inner axes are
 gathered first); Shard -> Partial and a Partial of another kind go through Replicate; a strided
@@ -40,6 +41,7 @@ Shape = tuple[Size, ...]
 # Partial kinds whose identity other positions must hold; of the others every position may hold
 # the value.
 _KEPT_BY_FIRST = ("sum", "product")
+_LOCAL_OPS = ("chunk", "keep_first", "multiply")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Step:
 
     @property
     def communicates(self) -> bool:
-        return self.op not in ("chunk", "keep_first")
+        return self.op not in _LOCAL_OPS
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,9 @@ def _reduce(state: _State, goal: _State) -> Iterator[tuple[_Move, _State]]:
         if (axis, kind) in goal.pending:
             continue
         reduced = state.without(axis)
+        others = {k for a, k in reduced.pending}
+        if kind == "sum" and (axis, "avg") in goal.pending and commute({"avg", *others}):
+            yield _Move("multiply", axis, kind="avg"), reduced.awaiting(axis, "avg")
         yield _Move("all_reduce", axis, kind=kind), reduced
         target = _landing(axis, state, goal)
         if target and target[1].split == 1:
@@ -236,7 +241,7 @@ def _price(
     move: _Move, state: _State, after: _State, shape: Shape, itemsize: int, mesh: Mesh
 ) -> int:
     """Bytes that a rank receives, times all ranks squared."""
-    if move.op in ("chunk", "keep_first", _NOTHING):
+    if move.op in (*_LOCAL_OPS, _NOTHING):
         return 0
     ranks = mesh.axes[move.axis].size
     before, held = (_held(s, shape, itemsize) * mesh.ranks**2 for s in (state, after))

@@ -17,6 +17,7 @@ from thunder_mdfuse.ir.attrs import (
     Attrs,
     BroadcastAttrs,
     EmbeddingAttrs,
+    ReduceCommAttrs,
     SizeAttrs,
     TurnCommAttrs,
 )
@@ -102,6 +103,10 @@ class _Localizer:
             before.shape, before.dtype.itemsize, self.mesh, before.placements, after.placements
         )
         for step in way.steps:
+            if step.op == "multiply":
+                assert isinstance(step.attrs, ReduceCommAttrs)
+                use = self.op("mul", use, self.size(step.attrs.ranks))
+                continue
             (use,) = self.builder.op(step.op, (use,), step.attrs)
             if step.communicates:
                 (use,) = self.builder.op("wait", (use,))

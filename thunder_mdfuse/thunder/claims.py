@@ -21,6 +21,7 @@ from thunder_mdfuse.thunder import composites as cp
 from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder import operators as op
+from thunder_mdfuse.thunder.dtensor_twins import PLACE, inside, is_twin
 from thunder_mdfuse.thunder.reasons import Reason
 from thunder_mdfuse.thunder.values import dtype_of, is_bool_with_int
 
@@ -190,6 +191,7 @@ CLAIMS: dict[Hashable, Claim] = {
     "dtensor_from_local": Claim(dt.from_local, dt.from_local_check),
     "dtensor_to_local": Claim(dt.to_local, dt.to_local_check),
     "dtensor_redistribute": Claim(dt.redistribute, dt.redistribute_check),
+    PLACE: Claim(dt.place),
 }
 
 _HOST = "belongs to the host program around the regions"
@@ -266,7 +268,7 @@ def _placement_refusal(bsym: BoundSymbol, tensors: list[TensorProxy]) -> Reason 
     on_mesh = [p for p in tensors if isinstance(p, DTensorProxy)]
     if not on_mesh:
         return None
-    crossing = bsym.sym.id in ("dtensor_from_local", "dtensor_to_local")
+    crossing = bsym.sym.id in (PLACE, "dtensor_from_local", "dtensor_to_local")
     if len(on_mesh) < len(tensors) and not crossing:
         plain = next(p for p in tensors if not isinstance(p, DTensorProxy))
         return Reason(
@@ -308,6 +310,8 @@ def refusal(bsym: BoundSymbol) -> Reason | None:
     """Why a symbol cannot be in a region, as a whole; None when it can."""
     if bsym.sym.is_fusion:
         return Reason(f"{bsym.sym.name} is a fusion already")
+    if is_twin(bsym):
+        return twin_refusal(bsym) or _OTHER_HALF
     found = _inner_refusal(bsym)
     if found is None and _writes_its_own(bsym, set()):
         return Reason(
@@ -315,6 +319,14 @@ def refusal(bsym: BoundSymbol) -> Reason | None:
             "inputs only"
         )
     return found
+
+
+_OTHER_HALF = Reason("its gradient, or what it is the gradient of, is not in a region")
+
+
+def twin_refusal(bsym: BoundSymbol) -> Reason | None:
+    """Why a function of DTensors cannot be expanded into what a region takes."""
+    return next(filter(None, map(refusal, inside(bsym))), None)
 
 
 def _inner_refusal(bsym: BoundSymbol) -> Reason | None:

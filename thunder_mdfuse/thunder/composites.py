@@ -16,7 +16,6 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import FusionExecutor
-from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.torch.langctx import _method_name_to_fn_map as _methods
 from torch.nn._reduction import legacy_get_string
 
@@ -81,8 +80,6 @@ def _nll_loss(
 def _dense_door(original: Callable[..., Any]) -> Callable[..., Any]:
     def door(a: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(a, *args, **kwargs)
-        if isinstance(found, DTensorProxy) or not isinstance(found, TensorProxy):
-            return found
-        return ltorch.contiguous(found)
+        return ltorch.contiguous(found) if isinstance(found, TensorProxy) else found
 
     return door

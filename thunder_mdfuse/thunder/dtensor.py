@@ -9,14 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from thunder.core.proxies import AnyProxy, NumberProxy, Proxy, TensorProxy
-from thunder.core.pytree import tree_flatten, tree_map
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx, tracectx
-from thunder.torch.experimental.dtensor_proxy import (
-    DTensorProxy,
-    create_dtensor_proxy_from_proxies,
-)
+from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -37,6 +33,7 @@ from thunder_mdfuse.ir.types import (
     StridedShard,
     TensorType,
 )
+from thunder_mdfuse.thunder.dtensor_twins import PlaceId
 from thunder_mdfuse.thunder.reasons import Reason
 from thunder_mdfuse.thunder.values import Values
 
@@ -154,6 +151,13 @@ def redistribute(v: Values, x: Any, *_: Any, **__: Any) -> tuple[Use, ...]:
     return v.result("reshard", (v.value(x),), at.ReshardAttrs(placements))
 
 
+def place(v: Values, x: Any) -> Any:
+    """A value of a twin as eager DTensor places it; where it has no rule, as it is."""
+    placements = v.pins[0]
+    use = v.value(x)
+    return use if placements is None else v.result("reshard", (use,), at.ReshardAttrs(placements))
+
+
 def traced_mesh(bsyms: Sequence[BoundSymbol]) -> DeviceMesh | None:
     """The mesh object that the trace knows for a region's DTensors; None when it has none."""
     proxies = (p for b in bsyms for p in (*b.flat_proxy_args, *b.flat_proxy_outs))
@@ -182,34 +186,22 @@ def specs_for(bsyms: Sequence[BoundSymbol], inputs: Sequence[Proxy], given: Spec
 
 
 def _replayed(bsyms: Sequence[BoundSymbol], given: Specs) -> Specs:
-    """Propagate specs that differ from the traced ones (another mesh or placement, a gradient).
-
-    Thunder's meta functions run each op on fake DTensors, so calling them again is that.
+    """Ask eager DTensor again for specs that differ from the traced ones (another mesh, another
+    placement); values inside of twins are left to propagation.
     """
-    found: dict[str, Any] = {}
-    with tracectx(TraceCtx()):
-
-        def swap(x: Any) -> Any:
-            if not isinstance(x, DTensorProxy):
-                return x
-            if x.name not in found:
-                found[x.name] = _proxy_like(x, given.get(x.name, x.spec._o))
-            return found[x.name]
-
-        for bsym in bsyms:
-            args, kwargs = tree_map(swap, (bsym.args, bsym.kwargs))
-            if not any(isinstance(p, DTensorProxy) for p in bsym.flat_proxy_outs):
-                continue
-            outs, _ = tree_flatten(bsym.sym.meta(*args, **kwargs))
-            found.update((p.name, new) for p, new in zip(bsym.flat_outs, outs, strict=True))
-    return {name: p.spec._o for name, p in found.items()}
-
-
-def _proxy_like(x: DTensorProxy, spec: DTensorSpec) -> DTensorProxy:
-    local = TensorProxy(
-        like=x.local_tensor, shape=_chunk_shape(spec), device=x.device, requires_grad=False
-    )
-    return create_dtensor_proxy_from_proxies(local, AnyProxy(spec), False)
+    found = dict(given)
+    mesh = next(iter(given.values())).mesh if given else traced_mesh(bsyms)
+    for bsym in bsyms:
+        if isinstance(bsym.sym.id, PlaceId):
+            assert mesh is not None
+            spec = bsym.sym.id.again(found, mesh)
+            if spec is not None:
+                found[bsym.output.name] = spec
+        elif bsym.sym.id is PrimIDs.COPY_ and bsym.args[1].name in found:
+            found[bsym.output.name] = found[bsym.args[1].name]
+        elif bsym.sym.id == "dtensor_from_local":
+            found[bsym.output.name] = spec_on(mesh or bsym.args[1], bsym.output.spec._o)
+    return found
 
 
 def waited(x: torch.Tensor) -> torch.Tensor:

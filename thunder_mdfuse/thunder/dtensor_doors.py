@@ -1,127 +1,156 @@
-"""Doors for DTensors: arithmetic with Python numbers, and one clear error for what Thunder lacks.
+"""Doors for DTensors: every torch function, method and operator that Thunder has for tensors.
 
-Thunder 0.2.6 traces few functions of DTensors. Its add and mul need the tensor first and a number
-of the tensor's own kind: ``x * 2`` and ``2.0 + x`` fail while they are traced. Here the number is
-put into that form before Thunder sees it. Operators that it lacks, and a DTensor beside a plain
-tensor, end in an ``AssertionError`` that names neither function nor tensors; here they are refused
-first, with both.
+A call with a DTensor among its arguments becomes a twin (``dtensor_twins.py``); all others go where
+they went before. A plain tensor beside DTensors is taken for the same on all ranks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
+import thunder.torch as ltorch
 import torch
-import torch.nn.functional as F
-from thunder.core import dtypes
+from thunder.core import prims
 from thunder.core.jit_ext import record_source_loc_in_symbol_header as located
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
+from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import FusionExecutor
 from thunder.torch import _torch_to_thunder_function_map as _functions
+from thunder.torch.experimental import dtensor_torch_and_prims as stock
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.torch.langctx import _method_name_to_fn_map as _methods
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-from thunder_mdfuse.errors import ExecutorError
-from thunder_mdfuse.thunder.dtensor import described, described_mesh
+from thunder_mdfuse.thunder import dtensor_eager as eager
+from thunder_mdfuse.thunder import dtensor_twins as twins
 
-# What Thunder 0.2.6 traces for DTensors, as a user calls it.
-SUPPORTED = (
-    *("x + y", "x * y", "-x", "torch.add", "torch.mul", "torch.neg", "torch.exp"),
-    *("torch.reciprocal", "torch.reshape", "torch.transpose", "F.linear", "F.silu", "x.to(dtype)"),
-    *("x.redistribute", "x.to_local", "DTensor.from_local"),
+_BOTH = "add sub mul truediv floordiv pow matmul and or xor lshift rshift"
+OPERATORS = (
+    *(f"__{order}{name}__" for name in _BOTH.split() for order in ("", "r")),
+    *(f"__i{name}__" for name in ["add", "sub", "mul", "truediv", "pow"]),
+    *("__neg__", "__invert__", "__abs__", "__getitem__", "__setitem__"),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
 )
-# Both operand orders of each operator are one function: the operators commute.
-ARITHMETIC = {"add": ("__add__", "__radd__"), "mul": ("__mul__", "__rmul__")}
-FUNCTIONS: dict[str, Callable[..., Any]] = {"add": torch.add, "mul": torch.mul}
-SIGNS = {"__add__": "+", "__radd__": "+", "__mul__": "*", "__rmul__": "*"}
-# Operators of a tensor that Thunder has for plain tensors only, with the sign that a user writes.
-# Not among them are comparisons and abs: Thunder's interpreter calls those without asking for a
-# door.
-BINARY = {
-    "sub": "-",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "pow": "**",
-    "matmul": "@",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "lshift": "<<",
-    "rshift": ">>",
-}
-IN_PLACE = {"add": "+=", "sub": "-=", "mul": "*=", "truediv": "/=", "pow": "**="}
-REFUSED = {
-    **{f"__{order}{name}__": sign for name, sign in BINARY.items() for order in ("", "r")},
-    **{f"__i{name}__": sign for name, sign in IN_PLACE.items()},
-    "__invert__": "~",
-    "__getitem__": "indexing",
-    "__setitem__": "assignment to an index",
-}
+_OPAQUE = ("torch.utils.checkpoint", "torch.autograd")
 
 
 def open_doors(executor: FusionExecutor) -> None:
-    """Give ``executor`` a door for each operator, and for the functions of several tensors."""
+    """Give ``executor`` a door for each function, method and operator of tensors."""
     doors = executor._lookasides
-    for name, dunders in ARITHMETIC.items():
-        forward = located(getattr(TensorProxy, dunders[0]))
-        for dunder in dunders:
-            original = getattr(TensorProxy, dunder)
-            doors[original] = _door(SIGNS[dunder], located(original), forward)
-        # A method of a proxy is looked up under Thunder's function, an unbound one under torch's.
-        for key in (FUNCTIONS[name], getattr(torch.Tensor, name), _methods[name]):
-            doors[key] = _door(f"torch.{name}", located(_functions[FUNCTIONS[name]]), forward)
-    doors[F.linear] = _door("F.linear", located(_functions[F.linear]))
-    for dunder, sign in REFUSED.items():
-        original = getattr(TensorProxy, dunder)
-        doors[original] = _door(sign, located(original), refused=True)
+    for function, found in list(_functions.items()):
+        module = str(getattr(function, "__module__", ""))
+        plain = _dispatched(function, found) or found
+        own = str(getattr(plain, "id", "")).startswith("dtensor.")
+        if not own and not module.startswith(_OPAQUE):
+            doors[function] = _door(executor, function, plain, doors.get(function))
+    for name, method in list(_methods.items()):
+        function = getattr(torch.Tensor, name, None)
+        if function is not None and callable(function):
+            plain = _dispatched(function, method) or method
+            doors[method] = _door(executor, function, plain, doors.get(method))
+    for name in OPERATORS:
+        original = getattr(TensorProxy, name, None)
+        if original is not None and hasattr(torch.Tensor, name):
+            function = _assigned if name == "__setitem__" else getattr(torch.Tensor, name)
+            doors[original] = _door(executor, function, original)
+    for name in ("T", "mT", "real", "imag"):
+        read = getattr(TensorProxy, name).fget
+        doors[read] = _door(executor, _reader(name), read)
+    known = doors[TensorProxy.float]
+    doors[TensorProxy.float] = _door(executor, torch.Tensor.float, known, known)
+    _open_placement_doors(executor)
+
+
+def _assigned(x: Any, key: Any, value: Any) -> Any:
+    """Python's assignment to an index, which returns the tensor as Thunder's symbol does."""
+    x[key] = value
+    return x
+
+
+def _reader(name: str) -> Callable[..., Any]:
+    """What reads the attribute ``name`` of a torch tensor."""
+
+    def read(x: Any) -> Any:
+        return getattr(x, name)
+
+    read.__name__ = name
+    return read
+
+
+def _dispatched(function: Any, found: Any) -> Any:
+    """Thunder's symbol for plain tensors, where it has a DTensor's beside it."""
+    stocked = getattr(found, "__qualname__", "").startswith("dispatch_to_impl")
+    return getattr(ltorch, function.__name__) if stocked else None
 
 
 def _door(
-    name: str,
-    original: Callable[..., Any],
-    forward: Callable[..., Any] | None = None,
-    refused: bool = False,
+    executor: FusionExecutor,
+    function: Callable[..., Any],
+    plain: Callable[..., Any],
+    known: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """``original`` behind a check of its operands; ``forward`` is for a tensor and a number."""
+    """``plain`` behind a look at its arguments; ``known``: the door that it had before."""
+    otherwise = known or located(plain)
 
     def door(*args: Any, **kwargs: Any) -> Any:
-        _check(name, args, kwargs, refused)
-        if forward is not None and len(args) == 2 and not kwargs:
-            for a, b in (args, args[::-1]):
-                if isinstance(a, DTensorProxy) and isinstance(b, bool | int | float):
-                    return forward(a, _of_its_kind(a, b))
-        return original(*args, **kwargs)
+        if any(isinstance(x, DTensorProxy) for x in tree_flatten((args, kwargs))[0]):
+            return twins.call(executor, function, known or plain, args, kwargs)
+        return otherwise(*args, **kwargs)
 
     return door
 
 
-def _check(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], refused: bool) -> None:
-    tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, TensorProxy)]
-    placed = [t for t in tensors if isinstance(t, DTensorProxy)]
-    if not placed:
-        return
-    operands = " and ".join(map(_operand, tensors))
-    if len(placed) < len(tensors):
-        raise ExecutorError(
-            f"{name} of {operands}: an operation takes DTensors or plain tensors, not both. Make "
-            "the plain one a DTensor (torch.distributed.tensor.distribute_tensor before the call, "
-            "DTensor.from_local in the function), or the DTensor a plain one (to_local)"
-        )
-    if refused:
-        raise ExecutorError(
-            f"{name} of {operands}: for DTensors Thunder 0.2.6 has only {', '.join(SUPPORTED)}. "
-            "Write it with these (x - y as x + -1.0 * y, x / y as x * torch.reciprocal(y)), or "
-            "compute it on to_local(), or outside of the jitted function"
-        )
+def _open_placement_doors(executor: FusionExecutor) -> None:
+    """What only DTensors have."""
+    doors = executor._lookasides
+
+    def redistribute(
+        x: Any, device_mesh: Any = None, placements: Any = None, *, async_op: bool = False
+    ) -> Any:
+        kwargs = {"device_mesh": device_mesh, "placements": placements}
+        return twins.call(executor, DTensor.redistribute, _same, (x,), kwargs)
+
+    def full_tensor(x: Any, *, grad_placements: Any = None) -> Any:
+        whole = redistribute(x, None, [Replicate()] * twins.mesh_in([x]).ndim)
+        return stock.dtensor_to_local_prim(whole, grad_placements=grad_placements)
+
+    for key in (DTensor.redistribute, DTensorProxy.redistribute):
+        doors[key] = redistribute
+    doors[DTensor.full_tensor] = doors[full_tensor] = full_tensor
+    _methods["full_tensor"] = full_tensor
+    doors[DTensorProxy.placements.fget] = lambda x: tuple(x.spec._o.placements)
+    doors[DTensorProxy.device_mesh.fget] = lambda x: x.spec._o.mesh
+    executor.register_supported("dtensor_to_local", None, grad_transform=_to_local_rule)
+    executor.register_supported(
+        "dtensor_from_local", None, grad_transform=_from_local_rule(executor)
+    )
 
 
-def _operand(p: TensorProxy) -> str:
-    if isinstance(p, DTensorProxy):
-        return f"a DTensor ({described(p)}, {described_mesh(p.spec._o.mesh)})"
-    return f"a plain tensor ({described(p)})"
+def _same(x: Any, **_: Any) -> Any:
+    return prims.shallow_copy(x)
 
 
-def _of_its_kind(a: TensorProxy, number: bool | int | float) -> bool | int | float:
-    """An integer beside a tensor of floats is a float to torch."""
-    return float(number) if dtypes.is_float_dtype(a.dtype) else number
+def _to_local_rule(x: Any, *, grad_placements: Any = None) -> Any:
+    out = stock.dtensor_to_local_prim(x, grad_placements=grad_placements)
+    spec = x.spec._o
+    placements = tuple(grad_placements or eager.of_cotangent(spec).placements)
+    shape, stride = torch.Size(spec.shape), tuple(spec.tensor_meta.stride)
+    g = stock.dtensor_from_local_prim(
+        get_grad(out), spec.mesh, list(placements), run_check=False, shape=shape, stride=stride
+    )
+    put_grad(x, g)
+    return out
+
+
+def _from_local_rule(executor: FusionExecutor) -> Callable[..., Any]:
+    def rule(x: Any, mesh: Any, placements: Any, **kwargs: Any) -> Any:
+        out = stock.dtensor_from_local_prim(x, mesh, placements, **kwargs)
+        spec: DTensorSpec = eager.of_cotangent(out.spec._o)
+        g = get_grad(out)
+        where = {"placements": list(spec.placements)}
+        aligned = twins.call(executor, DTensor.redistribute, _same, (g,), where)
+        put_grad(x, stock.dtensor_to_local_prim(aligned))
+        return out
+
+    return rule

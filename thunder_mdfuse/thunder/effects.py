@@ -11,6 +11,8 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, has_tags
 
+from thunder_mdfuse.thunder.dtensor_twins import PLACE
+
 
 def writes_of(bsym: BoundSymbol) -> set[str]:
     """The names of tensors whose storage the symbol writes: targets of ``copy_``, in-place ops."""
@@ -117,6 +119,7 @@ _ALIASING = {
     PrimIDs.REAL,
     PrimIDs.IMAG,
     PrimIDs.BITCAST,
+    PLACE,
     "dtensor_from_local",
     "dtensor_to_local",
     "dtensor_redistribute",

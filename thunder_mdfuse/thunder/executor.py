@@ -7,25 +7,30 @@ the rest was not, is kept beside Thunder's compile data for ``explain``.
 
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.executors.passes import update_fusion_call_ctx
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
+from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 
 from thunder_mdfuse import __version__, knobs
 from thunder_mdfuse.errors import ExecutorError
-from thunder_mdfuse.thunder import draws
+from thunder_mdfuse.thunder import draws, patches
+from thunder_mdfuse.thunder import dtensor_twins as twins
 from thunder_mdfuse.thunder import region as rg
 from thunder_mdfuse.thunder.claims import CLAIMS, leaf_refusal, refusal
 from thunder_mdfuse.thunder.composites import register_composites
 from thunder_mdfuse.thunder.dtensor_doors import open_doors
+from thunder_mdfuse.thunder.dtensor_expand import expanded
+from thunder_mdfuse.thunder.dtensor_gradients import gradient
 from thunder_mdfuse.thunder.effects import writes_of
 from thunder_mdfuse.thunder.fusion_call import FusionCall
 from thunder_mdfuse.thunder.grouping import Grouping, Kind
@@ -110,12 +115,19 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         self._fuel = value
 
     def can_execute(self, bsym: BoundSymbol) -> bool:
-        """Whether the table has a row for the symbol itself that takes it."""
-        return not bsym.sym.is_fusion and leaf_refusal(bsym) is None
+        """Whether the table has a row for the symbol itself that takes it, or it is a twin."""
+        return twins.is_twin(bsym) or (not bsym.sym.is_fusion and leaf_refusal(bsym) is None)
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Whether all of the symbol can be in a region."""
-        return refusal(bsym) is None
+        """Whether all of the symbol can be in a region, or what it holds is for us to expand."""
+        ours = twins.twins_of(bsym) or twins.is_no_gradient(bsym)
+        return bool(ours) or refusal(bsym) is None
+
+    def get_grad_transform(self, sym: Symbol) -> Any:
+        """The rule of a twin's gradient; other symbols' as they were registered."""
+        if isinstance(sym.id, twins.Twin):
+            return partial(gradient, sym.id)
+        return super().get_grad_transform(sym)
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
         """The symbol of one region. Nothing is translated or compiled before its first call."""
@@ -136,9 +148,9 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """``trace`` with its regions as single symbols."""
         start = time.perf_counter_ns()
-        work = _Pass(self, trace)
         fused = from_trace(trace)
-        fused.bound_symbols = work.run(fused)
+        work = self._grouped(trace, fused)
+        fused.bound_symbols = work.run()
         fused.bound_symbols = rg.without_dead_regions(fused.bound_symbols)
         fused = update_fusion_call_ctx(fused)
         compile_data = get_compile_data()
@@ -149,20 +161,42 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         fused.set_provenance(TraceProvenance(f"mdfuse fusion (took {took} milliseconds)"))
         return fused
 
+    def _grouped(self, trace: TraceCtx, fused: TraceCtx) -> "_Pass":
+        """The trace in groups. Twins with parts in no region run whole, as eager DTensor does."""
+        left: dict[twins.Twin, Reason] = {}
+        fuel = self._fuel
+        while True:
+            found = expanded(trace.bound_symbols, fused, set(left))
+            self._fuel = fuel
+            work = _Pass(self, fused, found.bsyms, left)
+            refused = [(p.name, why) for b, why in work.refused for p in b.flat_proxy_outs]
+            more = {found.homes[name]: why for name, why in refused if name in found.homes}
+            if not more:
+                return work
+            left.update(more)
+
 
 class _Pass:
     """One run of the fusion pass over one trace."""
 
-    def __init__(self, executor: MdfuseExecutor, trace: TraceCtx) -> None:
-        self.executor = executor
-        self.bsyms: list[BoundSymbol] = rg.with_shapes(trace.bound_symbols)
+    def __init__(
+        self,
+        executor: MdfuseExecutor,
+        trace: TraceCtx,
+        bsyms: Sequence[BoundSymbol],
+        left: Mapping[twins.Twin, Reason],
+    ) -> None:
+        self.executor, self.left = executor, left
+        self.bsyms: list[BoundSymbol] = rg.with_shapes(bsyms)
         self.unfused: list[Unfused] = []
         self.joint = any(b.sym.id is PrimIDs.GET_GRAD for b in self.bsyms)
         self.numbers = rg.number_producers(self.bsyms)
         self.regions = 0
+        # What could be in a region and is in none.
+        self.refused: list[tuple[BoundSymbol, Reason]] = []
+        self.ordered = self._ordered(trace)
 
-    def run(self, trace: TraceCtx) -> list[BoundSymbol]:
-        """The symbols of ``trace``, in order, its regions as one each."""
+    def _ordered(self, trace: TraceCtx) -> list[Piece | list[BoundSymbol]]:
         ordered: list[Piece | list[BoundSymbol]] = []
         for kind, group in Grouping(self.bsyms, self._fusible).groups():
             refused = self._group_refusal(kind, group)
@@ -171,14 +205,20 @@ class _Pass:
                 ordered.append(Piece(kind, tuple(self._drawn(group, leaves, trace))))
                 continue
             ordered.append(group)
+            if kind is not None:
+                self.refused += [(bsym, refused) for bsym in group if refused]
             if refused is not None:
                 for bsym in group:
                     self._note(bsym, refused)
-        pieces = [p for p in ordered if isinstance(p, Piece)]
-        others = [bsym for group in ordered if isinstance(group, list) for bsym in group]
+        return ordered
+
+    def run(self) -> list[BoundSymbol]:
+        """The symbols of the trace, in order, its regions as one each."""
+        pieces = [p for p in self.ordered if isinstance(p, Piece)]
+        others = [bsym for group in self.ordered if isinstance(group, list) for bsym in group]
         if self._may_recompute:
             pieces = recomputed(pieces, others)
-        return self._fused(ordered, pieces, needed_of(pieces, others))
+        return self._fused(pieces, needed_of(pieces, others))
 
     def _drawn(
         self, group: Sequence[BoundSymbol], leaves: Sequence[BoundSymbol], trace: TraceCtx
@@ -196,13 +236,12 @@ class _Pass:
 
     def _fused(
         self,
-        ordered: Sequence[Piece | list[BoundSymbol]],
         pieces: Sequence[Piece],
         needed: set[str],
     ) -> list[BoundSymbol]:
         found: list[BoundSymbol] = []
         ready = iter(pieces)
-        for group in ordered:
+        for group in self.ordered:
             if isinstance(group, list):
                 found += group
                 continue
@@ -214,7 +253,7 @@ class _Pass:
         return self._refusal(bsym) is None
 
     def _refusal(self, bsym: BoundSymbol) -> Reason | None:
-        found = refusal(bsym)
+        found = self.left.get(bsym.sym.id) or refusal(bsym)
         if found is None and self.joint and writes_of(bsym):
             return _IN_PLACE_GRAD
         return found
@@ -223,7 +262,8 @@ class _Pass:
         if kind is None:
             return self._refusal(group[0]) or _NUMBERS
         leaves = [leaf for bsym in group for leaf in rg.flatten(bsym)]
-        if all(map(rg.is_view, leaves)) and not rg.rearranges(leaves):
+        views = all(map(rg.is_view, leaves)) and not rg.rearranges(leaves)
+        if views and not any(map(_on_mesh, leaves)):
             return _ONLY_VIEWS
         if not any(isinstance(p, TensorProxy) for p in rg.inputs_of(leaves)):
             return _NO_TENSOR
@@ -239,6 +279,12 @@ class _Pass:
             return
         outs = ", ".join(p.name for p in bsym.flat_proxy_outs)
         self.unfused.append(Unfused(f"{outs} = {bsym.sym.name}" if outs else bsym.sym.name, reason))
+
+
+def _on_mesh(bsym: BoundSymbol) -> bool:
+    """Whether it is of DTensors: torch takes them in functions as the user calls them only."""
+    proxies = (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)
+    return any(isinstance(p, DTensorProxy) for p in proxies)
 
 
 _SILENT = {
@@ -259,6 +305,7 @@ def _register() -> MdfuseExecutor:
     register_operators(executor)
     register_composites(executor)
     open_doors(executor)
+    patches.apply(executor)
     return executor
 
 

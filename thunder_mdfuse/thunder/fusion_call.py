@@ -138,7 +138,9 @@ class FusionCall:
         if mesh is None:
             return outs
         specs = entry.specs_on(mesh)
-        return [out if s is None else dt.close(out, s) for out, s in zip(outs, specs, strict=True)]
+        pairs = zip(outs, specs, strict=True)
+        # What was written to is the caller's own DTensor.
+        return [o if s is None or isinstance(o, DTensor) else dt.close(o, s) for o, s in pairs]
 
     def _check_writes(self, args: Sequence[Any]) -> None:
         for source, grad_enabled in self._writes.values():

@@ -27,6 +27,7 @@ from thunder_mdfuse.runtime.report import StepReport, counted
 from thunder_mdfuse.schedule.plan import KernelPlan
 from thunder_mdfuse.schedule.program import ProgramPlan
 from thunder_mdfuse.thunder.dtensor import described, described_mesh, traced_mesh
+from thunder_mdfuse.thunder.dtensor_twins import PLACE
 from thunder_mdfuse.thunder.executor import PassRecord, Unfused, mdfuse_executor, records_of
 from thunder_mdfuse.thunder.fusion_call import FusionCall
 from thunder_mdfuse.thunder.region import is_view
@@ -221,9 +222,11 @@ _CASTS = {PrimIDs.CONVERT_ELEMENT_TYPE, DTensorPrimIDs.CONVERT_ELEMENT_TYPE}
 
 def _computes(bsym: BoundSymbol) -> bool:
     """Whether a symbol is more than another look at a tensor, a cast to the dtype it has already,
-    or work on numbers.
+    the placement that a value has, or work on numbers.
     """
     made = [p for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)]
+    if bsym.sym.id == PLACE:
+        return bool(bsym.args[0].spec._o.placements != made[0].spec._o.placements)
     if not made or is_view(bsym) or bsym.sym.id in _VIEWS:
         return False
     return bsym.sym.id not in _CASTS or bsym.args[0].dtype != made[0].dtype
@@ -231,6 +234,8 @@ def _computes(bsym: BoundSymbol) -> bool:
 
 def _name(bsym: BoundSymbol) -> str:
     name = bsym.sym.name.removeprefix("dtensor_").removesuffix("_prim")
+    if name == PLACE:
+        return "redistribute"
     return "cast" if name in ("convert_element_type", "mdfuse_cast") else name
 
 

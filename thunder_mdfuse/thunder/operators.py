@@ -18,8 +18,6 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import FusionExecutor
-from thunder.torch.experimental.dtensor_proxy import DTensorProxy
-from thunder.torch.experimental.dtensor_torch_and_prims import dtensor_convert_element_type_prim
 from thunder.torch.langctx import _method_name_to_fn_map as _methods
 
 CAST, SDPA, SDPA_BACKWARD = "mdfuse_cast", "mdfuse_sdpa", "mdfuse_sdpa_backward"
@@ -89,8 +87,6 @@ def _cast_grad(cast: Symbol) -> Callable[..., Any]:
 
 def _cast_to(cast: Symbol, a: Any, dtype: dtypes.dtype) -> Any:
     """``a`` as ``dtype``; a tensor that has it already is returned as it is, as torch does."""
-    if isinstance(a, DTensorProxy):
-        return a if a.dtype == dtype else dtensor_convert_element_type_prim(a, dtype)
     if not isinstance(a, TensorProxy) or a.true_dtype == dtype:
         return ltorch.to(a, dtype)
     return cast(a, dtype)

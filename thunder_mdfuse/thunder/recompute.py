@@ -22,6 +22,7 @@ from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import operators as op
 from thunder_mdfuse.thunder import region as rg
 from thunder_mdfuse.thunder.composites import RELU
+from thunder_mdfuse.thunder.dtensor_twins import PLACE
 from thunder_mdfuse.thunder.grouping import Kind
 
 # Symbols that a kernel computes element by element, from other elements at hand.
@@ -35,7 +36,7 @@ _PRIMS = (
 )
 CHEAP = {
     *(PrimIDs[name.upper()] for name in _PRIMS.split()),
-    *("torch.Tensor.expand", "torch.unsqueeze", op.CAST, RELU, draws.UNIFORM, draws.NORMAL),
+    *("torch.Tensor.expand", "torch.unsqueeze", op.CAST, RELU, draws.UNIFORM, draws.NORMAL, PLACE),
     *(DTensorPrimIDs.ADD, DTensorPrimIDs.MUL, DTensorPrimIDs.EXP, DTensorPrimIDs.NEG),
     *(DTensorPrimIDs.RECIPROCAL, DTensorPrimIDs.CONVERT_ELEMENT_TYPE),
 }

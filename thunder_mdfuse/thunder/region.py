@@ -14,7 +14,7 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
-from thunder_mdfuse.thunder.claims import is_leaf
+from thunder_mdfuse.thunder.claims import is_leaf, refusal
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,12 @@ def flatten(bsym: BoundSymbol) -> list[BoundSymbol]:
             inner = prims.neg.bind(*inner.args, output=inner.output)
         if is_leaf(inner):
             leaves.append(inner)
-        else:
-            for sub in inner.subsymbols:
-                visit(sub, (*outer, inner.sym.id))
+            return
+        given = {p.name for p in inner.flat_proxy_args}
+        made = [p.name for p in inner.flat_proxy_outs if p.name not in given]
+        assert inner.subsymbols or not made, f"{inner.sym.name} makes {made}: {refusal(inner)}"
+        for sub in inner.subsymbols:
+            visit(sub, (*outer, inner.sym.id))
 
     visit(bsym, ())
     if BoundSymbolTag.BACKWARD not in bsym.tags or leaves == [bsym]:

@@ -16,11 +16,16 @@ from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
 from thunder_mdfuse.errors import IRError
 from thunder_mdfuse.ir import attrs as at
+from thunder_mdfuse.ir.decompose import decompose
 from thunder_mdfuse.ir.graph import Builder, Fusion, Output, Use
 from thunder_mdfuse.ir.ops import row
-from thunder_mdfuse.ir.types import DType, Mesh, Placements, ScalarType, TensorType
+from thunder_mdfuse.ir.types import DType, Mesh, Partial, Placements, ScalarType, TensorType
 from thunder_mdfuse.ir.verify import verify
+from thunder_mdfuse.sharding.changes import route
+from thunder_mdfuse.sharding.propagate import propagate
+from thunder_mdfuse.sharding.reshard import reshard
 from thunder_mdfuse.thunder.claims import CLAIMS
+from thunder_mdfuse.thunder.dtensor_twins import PLACE
 from thunder_mdfuse.thunder.values import Values, known_dtype
 
 Given = TensorType | ScalarType | bool | int | float | complex
@@ -46,19 +51,93 @@ def translate(
     be.
     """
     values = Values(Builder(mesh))
-    positions = []
-    for i, (proxy, what) in enumerate(zip(inputs, given, strict=True)):
-        if isinstance(what, TensorType | ScalarType):
-            values.bind(proxy, values.builder.input(what))
-            positions.append(i)
-        elif type(what) is int:
-            values.env[proxy.name] = what
-        else:
-            values.bind(proxy, values.builder.const(what))
+    positions = _bind_inputs(values, inputs, given)
     for bsym in bsyms:
         _translate_symbol(values, bsym, pins or {})
     storages = _storages(bsyms)
     return Translated(_finish(values, inputs, outputs, storages), tuple(positions))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Placements by name, and what all changes of placement cost (see ``sharding.changes``)."""
+
+    places: dict[str, Placements]
+    cost: int
+
+
+def placements_of(
+    bsyms: Sequence[BoundSymbol],
+    inputs: Sequence[Proxy],
+    given: Sequence[Given],
+    mesh: Mesh,
+    pins: Mapping[str, Placements],
+) -> Placed:
+    """The placements that propagation gives every tensor that ``bsyms`` make.
+
+    A pending reduction of which all that reads it needs the result is done where it is made, so
+    that what is saved for the backward pass is not reduced a second time there.
+    """
+    values = Values(Builder(mesh))
+    _bind_inputs(values, inputs, given)
+    for bsym in bsyms:
+        _translate_symbol(values, bsym, pins)
+    made = {p.name: p for b in bsyms for p in b.flat_proxy_outs if isinstance(p, TensorProxy)}
+    uses = {name: values.value(p) for name, p in made.items()}
+    names = [name for name, use in uses.items() if isinstance(values.type(use), TensorType)]
+    fusion = values.builder.finish(tuple(Output(uses[n]) for n in names), tuple(values.guards))
+    changed = reshard(propagate(decompose(fusion)))
+    uses = {name: o.value for name, o in zip(names, changed.outputs, strict=True)}
+    places = {name: _settled(changed, use, name in pins) for name, use in uses.items()}
+    return Placed({n: p for n, p in places.items() if p is not None}, _cost(changed, mesh))
+
+
+def _settled(fusion: Fusion, use: Use, pinned: bool) -> Placements | None:
+    """The placements of a value, or what all its readers change them to."""
+    found = fusion.tensor(use).placements
+    if pinned or found is None or not any(isinstance(p, Partial) for p in found):
+        return found
+    wanted = _wanted(fusion, use)
+    return wanted.pop() if len(wanted) == 1 else found
+
+
+def _wanted(fusion: Fusion, use: Use) -> set[Placements | None]:
+    """The placements that the readers of a value need it with, also those behind casts."""
+    found: set[Placements | None] = set()
+    for i in fusion.users.get(use, ()):
+        node = fusion.nodes[i]
+        if isinstance(node.attrs, at.ReshardAttrs):
+            found.add(node.attrs.placements)
+        elif node.op == "cast" and fusion.users.get(Use(i)):
+            found |= _wanted(fusion, Use(i))
+        else:
+            found.add(fusion.tensor(use).placements)
+    return found
+
+
+def _cost(fusion: Fusion, mesh: Mesh) -> int:
+    total = 0
+    for node in fusion.nodes:
+        if isinstance(node.attrs, at.ReshardAttrs):
+            t = fusion.tensor(node.args[0])
+            assert t.placements is not None
+            size = t.dtype.itemsize
+            total += route(t.shape, size, mesh, t.placements, node.attrs.placements).cost
+    return total
+
+
+def _bind_inputs(v: Values, inputs: Sequence[Proxy], given: Sequence[Given]) -> list[int]:
+    """Bind the inputs; the positions of those that the program takes."""
+    positions = []
+    for i, (proxy, what) in enumerate(zip(inputs, given, strict=True)):
+        if isinstance(what, TensorType | ScalarType):
+            v.bind(proxy, v.builder.input(what))
+            positions.append(i)
+        elif type(what) is int:
+            v.env[proxy.name] = what
+        else:
+            v.bind(proxy, v.builder.const(what))
+    return positions
 
 
 def _translate_symbol(v: Values, bsym: BoundSymbol, pins: Mapping[str, Placements]) -> None:
@@ -91,7 +170,7 @@ def _check(bsym: BoundSymbol, proxy: TensorProxy, found: TensorType | ScalarType
 _VIEWS = {
     *(PrimIDs.BROADCAST_IN_DIM, PrimIDs.RESHAPE, PrimIDs.VIEW, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE),
     *(PrimIDs.SLICE, PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER, "torch.Tensor.expand"),
-    *("torch.unsqueeze", "dtensor_from_local", "dtensor_to_local", "dtensor_redistribute"),
+    *(PLACE, "torch.unsqueeze", "dtensor_from_local", "dtensor_to_local", "dtensor_redistribute"),
     *(DTensorPrimIDs.BROADCAST_IN_DIM, DTensorPrimIDs.RESHAPE, DTensorPrimIDs.TRANSPOSE),
 }
 

@@ -1,0 +1,177 @@
+"""The private places of Thunder that are changed for DTensors: all of them, and each once.
+
+Every change is for DTensors alone and leaves the rest of Thunder as it is. Where one cannot be made
+(another version of Thunder, a place that is gone) a warning says what is lost; the rest works.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core import jit_ext, prims, update_aliases
+from thunder.core.compile_data import get_compile_data
+from thunder.core.interpreter import unwrap, wrap, wrap_const
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.symbol import Symbol
+from thunder.core.trace import TraceCtx, from_trace, tracectx
+from thunder.extend import FusionExecutor
+from thunder.torch.experimental import dtensor_utils
+from thunder.torch.experimental.dtensor_proxy import DTensorProxy
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+from thunder_mdfuse.thunder import dtensor_twins as twins
+
+# Called by Thunder itself with whatever a user has: in autodiff, and for a proxy's comparisons.
+_CALLED_DIRECTLY = ("add", "eq", "ne", "lt", "le", "gt", "ge", "abs")
+_ALIGN = "mdfuse_align_cotangent"
+_KNOWN = ("0.2.6", "0.2.7")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One change; ``without``: what does not work where it cannot be made."""
+
+    apply: Callable[[FusionExecutor], None]
+    without: str
+
+
+def apply(executor: FusionExecutor) -> None:
+    """Change Thunder, for jits that name ``executor``."""
+    found = version("lightning-thunder")
+    known = found.startswith(_KNOWN)
+    for patch in PATCHES:
+        try:
+            if known:
+                patch.apply(executor)
+                continue
+        except AttributeError:
+            pass
+        warnings.warn(
+            f"Thunder {found} is not {' or '.join(_KNOWN)}, so with DTensors {patch.without}",
+            stacklevel=2,
+        )
+
+
+def _once(found: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """``found`` in the place of ``original``, unless that is one of ours already."""
+    if hasattr(original, "mdfuse"):
+        return original
+    found.__wrapped__, found.mdfuse = original, True  # type: ignore[attr-defined]
+    return found
+
+
+def _set_meta(symbol: Symbol, meta: Callable[..., Any]) -> None:
+    object.__setattr__(symbol, "meta", _once(meta, symbol.meta))
+
+
+def _dispatch_direct_calls(executor: FusionExecutor) -> None:
+    for name in _CALLED_DIRECTLY:
+        symbol = getattr(ltorch, name)
+        _set_meta(symbol, _meta(executor, getattr(torch, name), symbol))
+
+
+def _meta(
+    executor: FusionExecutor, function: Callable[..., Any], symbol: Symbol
+) -> Callable[..., Any]:
+    meta = symbol.meta
+
+    def found(*args: Any, **kwargs: Any) -> Any:
+        data = get_compile_data()
+        ours = data is not None and executor in data.executors_list
+        if ours and any(isinstance(x, DTensorProxy) for x in tree_flatten((args, kwargs))[0]):
+            return twins.call(executor, function, symbol, args, kwargs)
+        return meta(*args, **kwargs)
+
+    return found
+
+
+def aligned(x: torch.Tensor, spec: DTensorSpec) -> DTensor:
+    """A cotangent with the traced placements; plain zeros stand for one that is unused."""
+    if not isinstance(x, DTensor):
+        whole = twins.replicated(spec.mesh)
+        x = DTensor.from_local(x, spec.mesh, whole, run_check=False)
+    if tuple(x.placements) != tuple(spec.placements):
+        x = x.redistribute(placements=spec.placements)
+    return x
+
+
+def _align_cotangents(executor: FusionExecutor) -> None:
+    original = dtensor_utils.check_dtensor_cotangent_metadata_in_backward
+
+    def found(backward: TraceCtx) -> TraceCtx:
+        symbol = Symbol(
+            name=_ALIGN,
+            meta=lambda x, spec: x,
+            _bind_postprocess=lambda b: setattr(b, "_call_ctx", {_ALIGN: aligned}),
+        )
+        trace = from_trace(backward)
+        for bsym in backward.bound_symbols:
+            trace.bound_symbols.append(bsym)
+            if bsym.sym.id is PrimIDs.UNPACK_SEQUENCE and bsym.args[0].name == "cotangents":
+                for p in bsym.args[0].collection():
+                    if isinstance(p, TensorProxy) and isinstance(p, DTensorProxy):
+                        trace.bound_symbols.append(symbol.bind(p, p.spec._o, output=p))
+        return trace
+
+    dtensor_utils.check_dtensor_cotangent_metadata_in_backward = _once(found, original)
+
+
+def _keep_types_of_aliases(executor: FusionExecutor) -> None:
+    original = update_aliases._get_new_alias
+
+    def found(alias: Any, trace: TraceCtx) -> Any:
+        if not isinstance(alias.proxy, DTensorProxy):
+            return original(alias, trace)
+        with tracectx(trace):
+            return DTensorProxy(like=alias.proxy, requires_grad=alias.proxy.requires_grad)
+
+    meta = prims.update_aliases.meta
+
+    def typed(aliases: Any) -> Any:
+        if not any(isinstance(a, DTensorProxy) for a in aliases):
+            return meta(aliases)
+        return tuple(type(a)(like=a, requires_grad=a.requires_grad) for a in aliases)
+
+    update_aliases._get_new_alias = _once(found, original)
+    _set_meta(prims.update_aliases, typed)
+
+
+def _know_instances(executor: FusionExecutor) -> None:
+    doors = jit_ext._general_jit_lookaside_map
+    original = doors[isinstance]
+
+    def found(x: Any, kind: Any) -> Any:
+        """A ``DTensorProxy`` is an instance of what DTensor is one of; a parameter is also."""
+        proxy, asked = unwrap(x), unwrap(kind)
+        if not isinstance(proxy, DTensorProxy):
+            return original(x, kind)
+        kinds = tuple(asked) if isinstance(asked, tuple | list) else (asked,)
+        answer = any(issubclass(DTensor, k) for k in kinds if k is not torch.nn.Parameter)
+        if torch.nn.Parameter in kinds:
+            answer = answer or isinstance(x.original_value, torch.nn.Parameter)
+        inputs = [wrap_const(isinstance).provenance, x.provenance, kind.provenance]
+        record = jit_ext.ProvenanceRecord(jit_ext.PseudoInst.LOOKASIDE, inputs=inputs)
+        return wrap(answer, provenance=record)
+
+    doors[isinstance] = _once(found, original)
+
+
+PATCHES = [
+    Patch(
+        _dispatch_direct_calls,
+        "the gradient of a value that is used twice, and comparisons, end in an error of Thunder's",
+    ),
+    Patch(
+        _align_cotangents,
+        "a cotangent whose placements are not the result's ends in an error of Thunder's",
+    ),
+    Patch(_keep_types_of_aliases, "in-place functions end in an error of Thunder's"),
+    Patch(_know_instances, "isinstance(x, DTensor) is False in a jitted function"),
+]
