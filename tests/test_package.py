@@ -138,6 +138,6 @@ def test_versions_are_said_once_and_tools_exactly() -> None:
     assert project["version"] == thunder_mdfuse.__version__
     assert project["requires-python"] == ">=3.11,<3.14"
     extras = project["optional-dependencies"]
-    assert {"demo", "notebooks", "test", "upstream"} == set(extras)
+    assert {"demo", "models", "notebooks", "test", "upstream"} == set(extras)
     pinned = {r.split("==")[0] for r in extras["test"] if re.fullmatch(r"[\w-]+==[\d.]+", r)}
     assert {"ruff", "mypy"} <= pinned
