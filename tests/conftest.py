@@ -50,6 +50,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="rewrite the files in tests/golden instead of comparing with them",
     )
     parser.addoption(
+        "--all-launches",
+        action="store_true",
+        default=False,
+        help="start ranks by every launcher also where one has shown all but the launcher",
+    )
+    parser.addoption(
         "--all-mutants",
         action="store_true",
         default=False,
@@ -60,7 +66,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # The longest first, so that workers end together.
     items.sort(key=lambda item: not any(part in item.nodeid for part in _LONG))
+    every = config.getoption("--all-launches")
     for item in items:
+        if item.get_closest_marker("launch_again") and not every:
+            item.add_marker(pytest.mark.skip(reason="one launcher more: --all-launches"))
         needed = _gpus_needed(item)
         # Torch takes seconds to import, so it is asked only when a collected test needs a GPU.
         if needed and (found := _gpu_count()) < needed:

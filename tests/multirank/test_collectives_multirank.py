@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from multirank.runner import run_ranks
 
+AGAIN = pytest.param("spawn", 2, marks=pytest.mark.launch_again)
 SCRIPT = Path(__file__).with_name("collectives_ranks.py")
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("spawn", 2), ("mpirun", 4)])
+@pytest.mark.parametrize(("launcher", "ranks"), [AGAIN, ("mpirun", 4)])
 def test_every_collective_equals_plain_torch(launcher: str, ranks: int, tmp_path: Path) -> None:
     env = {"XDG_RUNTIME_DIR": str(tmp_path)}
     output = run_ranks(SCRIPT, ranks, launcher, args=[str(ranks)], env=env)

@@ -50,7 +50,10 @@ def test_existing_group_is_adopted_and_destroyed_one_made_again(
     assert by_address != bool(list(tmp_path.glob("*/lock"))), "no files when there is an address"
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 3), ("torchrun", 2)])
+AGAIN = pytest.param("torchrun", 2, marks=pytest.mark.launch_again)
+
+
+@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 3), AGAIN])
 def test_ranks_that_do_not_come_are_named(launcher: str, ranks: int) -> None:
     run("absent", ranks, launcher)
 

@@ -77,8 +77,11 @@ def region(mesh: TorchMesh) -> str:
     return script
 
 
+AGAIN = pytest.param("torchrun", marks=pytest.mark.launch_again)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("launcher", ["python", "torchrun", "mpirun"])
+@pytest.mark.parametrize("launcher", ["python", AGAIN, "mpirun"])
 def test_a_script_runs_as_it_is(launcher: str, mesh: TorchMesh, tmp_path: Path) -> None:
     path = tmp_path / "repro.py"
     wanted = WANTED_OF_DEFINITION

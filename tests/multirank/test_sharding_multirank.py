@@ -8,7 +8,7 @@ from multirank.runner import run_ranks
 SCRIPT = Path(__file__).with_name("sharding_ranks.py")
 RUNS = [
     ("spawn", 2, "emulate", ["1", "15"]),
-    ("mpirun", 4, "reference", ["2", "60"]),
+    ("mpirun", 4, "reference", ["2", "30"]),
     ("spawn", 4, "reference", ["eager"]),
 ]
 
