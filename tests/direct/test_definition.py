@@ -138,7 +138,7 @@ def test_both_forms_of_define_tensor() -> None:
         (lambda fd: fd.define_scalar("x"), "a Python number is needed"),
         (lambda fd: fd.add_output(torch.ones(2)), "a number, or a number or tensor"),
         (lambda fd: fd.sched.inline_most(), "kernels are not scheduled by hand"),
-        (lambda fd: fd.ops.grouped_mm(1, 2, 3), "fd.ops.grouped_mm: the program has no"),
+        (lambda fd: fd.ops.scaled_mm(1, 2, 3), "fd.ops.scaled_mm: a product with block scales"),
         (lambda fd: fd.ops.nv_block_quantize(1), "no 4-bit floats"),
         (lambda fd: fd.execute([]), "the fusion has no output; call add_output"),
     ],

@@ -45,6 +45,45 @@ def test_linear(dtype: torch.dtype) -> None:
         check(lambda fd, x, w, b: fd.ops.linear(x, w, b), functional.linear, [x, w, b])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("a", "b"), [((6, 8), (3, 8, 5)), ((3, 4, 8), (8, 6)), ((4, 6), (6, 8)), ((6, 5), (3, 5, 7))]
+)
+def test_grouped_products(a: tuple[int, ...], b: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Groups of 2, 0 and 4, against each group's own product in f64."""
+    ends = torch.tensor([2, 2, 6], dtype=torch.int32)
+
+    def eager(x: torch.Tensor, y: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        x, y, spans = x.double(), y.double(), (slice(0, 2), slice(2, 2), slice(2, 6))
+        if x.ndim == y.ndim:
+            return torch.stack([x[:, s] @ y[s] for s in spans]).to(dtype)
+        if x.ndim == 2:
+            return torch.cat([x[s] @ y[g] for g, s in enumerate(spans)]).to(dtype)
+        return torch.cat([x[g] @ y[:, s] for g, s in enumerate(spans)], 1).to(dtype)
+
+    x, y = torch.randn(a).to(dtype), torch.randn(b).to(dtype)
+    check(lambda fd, x, y, e: fd.ops.grouped_mm(x, y, e), eager, [x, y, ends], strides=False)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kwargs", "message"),
+    [
+        (((6, 8), (3, 7, 5)), {}, "sizes 8 and 7 differ"),
+        (((6, 8), (4, 8, 5)), {}, "differ where equal ones are needed"),
+        (((3, 6, 8), (3, 8, 5)), {}, "one of them of two dims"),
+        (((6, 8), (3, 8, 5)), {"dtype": torch.float64}, "in Float, Half or BFloat16"),
+        (((6, 8), (3, 8, 5)), {"index": torch.int64}, "Int32 offsets of one dim"),
+        (((6, 8), (3, 8, 5)), {"scale": 2.0}, "with scales or a bias is not generated"),
+    ],
+)
+def test_grouped_products_that_are_refused(shapes: Any, kwargs: Any, message: str) -> None:
+    dtype, index = kwargs.get("dtype", torch.float32), kwargs.get("index", torch.int32)
+    inputs = [*(torch.zeros(s, dtype=dtype) for s in shapes), torch.zeros(3, dtype=index)]
+    with pytest.raises(DefinitionError, match=message), FusionDefinition() as fd:
+        values = [fd.from_pytorch(x, static_sizes=True) for x in inputs]
+        fd.ops.grouped_mm(*values, kwargs.get("scale"))
+
+
 def heads(n: int, s: int, t: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     sizes = ((2, n, s, 8), (2, n, t, 8), (2, n, t, 8))
     return [torch.randn(size).to(dtype) for size in sizes]

@@ -232,6 +232,18 @@ FORWARD: dict[str, Program] = {
         lambda x: (torch.where(x > 0, 1.0, 0.0), torch.where(x > 0, 1, 2)),
         lambda: (normal(4, 9, grad=False),),
     ),
+    "grouped products": (  # of 2, 0 and 6 rows, then as many columns; rows of 5 are padded
+        lambda x, w, v, u, ends: (
+            torch._grouped_mm(x * 2, w, ends) + 1,
+            torch._grouped_mm(w, v, ends),
+            torch._grouped_mm(x, u.transpose(1, 2), ends),
+            torch._grouped_mm(x, u.transpose(1, 2), ends) * 2,
+        ),
+        lambda: (
+            *(normal(*s, grad=False) for s in ((8, 4), (3, 4, 8), (8, 8), (3, 5, 4))),
+            torch.tensor([2, 2, 8], dtype=torch.int32),
+        ),
+    ),
     "flip": (lambda x: (x.flip(0), x.flip(1, 0)), lambda: (normal(4, 9, grad=False),)),
     "complex": (
         lambda z: (z * 2 + 1, z * z, z.abs(), z == z, (z - 1).sum(0)),

@@ -15,10 +15,6 @@ _FP4 = (
     "the program has no 4-bit floats and no block scales; quantise outside of the fusion, or use "
     "Float8_e4m3fn with fd.ops.cast and a scale of your own"
 )
-_GROUPED = (
-    "the program has no product of groups of run-time lengths; call fd.ops.matmul for each group, "
-    "cut with fd.ops.slice, or torch._grouped_mm outside of the fusion"
-)
 REFUSED: dict[str, str] = {
     "nv_block_quantize": _FP4,
     "nv_grouped_block_quantize": _FP4,
@@ -26,7 +22,6 @@ REFUSED: dict[str, str] = {
     "fd.ops.mul and multiply them with fd.ops.matmul",
     "cutlass_nvfp4_grouped_mm": _FP4,
     "preprocess_grouped_matmul_input_sf": _FP4,
-    "grouped_mm": _GROUPED,
 }
 
 

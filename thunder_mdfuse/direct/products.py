@@ -55,6 +55,47 @@ def linear(s: Scope, arg1: Any, arg2: Any, bias: Any = None) -> TensorView:
     return found
 
 
+@op
+def grouped_mm(
+    s: Scope,
+    mat1: Any,
+    mat2: Any,
+    offsets: Any,
+    scale1: Any = None,
+    scale2: Any = None,
+    alpha: Any = None,
+    bias: Any = None,
+    beta: Any = None,
+) -> TensorView:
+    """One product for each group: ``torch._grouped_mm``, in Float, Half or BFloat16.
+
+    The Int32 ``offsets[groups]`` are where groups end along what an operand of two dims lacks:
+    mat1[rows, k] by rows, mat2[k, columns] by columns, two of them by k. Scales are refused.
+    """
+    a, b, ends = s.tensor(mat1, "mat1"), s.tensor(mat2, "mat2"), s.tensor(offsets, "offsets")
+    if any(x is not None for x in (scale1, scale2, alpha, bias, beta)):
+        raise DefinitionError(
+            "a grouped product with scales or a bias is not generated; scale the operands with "
+            "fd.ops.mul, and add a bias to the product with fd.ops.add"
+        )
+    _one_dtype(a, b)
+    if a.type.dtype not in (DType.F32, DType.F16, DType.BF16):
+        raise DefinitionError(f"operands in Float, Half or BFloat16 are needed, found {a!r}")
+    if not {a.ndim, b.ndim} <= {2, 3} or a.ndim == b.ndim == 3:
+        raise DefinitionError(
+            "mat1[rows, k] or [groups, rows, k] and mat2[k, columns] or [groups, k, columns] are "
+            f"needed, one of them of two dims, found {a!r}, {b!r}"
+        )
+    if ends.ndim != 1 or ends.type.dtype is not DType.I32:
+        raise DefinitionError(f"Int32 offsets of one dim are needed, found {ends!r}")
+    s.equate(a.type.shape[-1], b.type.shape[-2])
+    for x in (a, b):
+        if x.ndim == 3:
+            s.require(x, 0, ends.type.shape[0])
+    found: TensorView = s.op("grouped_mm", (a, b, ends))
+    return found
+
+
 def _heads(s: Scope, *named: Any) -> list[TensorView]:
     """Query, key and value, with the sizes that must be equal made equal."""
     q, k, v = (s.tensor(x) for x in named)

@@ -163,6 +163,13 @@ def _contiguous(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Si
     return contiguous_strides(t.shape, walk.decide)
 
 
+def _padded_rows(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    """Row-major with rows of whole 16 bytes, which CUTLASS asks for (grouped_mm)."""
+    step = 16 // t.dtype.itemsize
+    width = sizes.ceildiv(t.shape[-1], step) * step
+    return contiguous_strides((*t.shape[:-1], width), walk.decide)
+
+
 def _preserve(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
     return preserved_strides(walk.operand(node.args[0]), walk.decide)
 
@@ -338,6 +345,7 @@ _RULES: dict[str, _Rule] = {
     "copy": _copy,
     "iterator": _iterator,
     "contiguous": _contiguous,
+    "padded rows": _padded_rows,
     "preserve": _preserve,
     "format": _format,
     "chunk": _chunk,

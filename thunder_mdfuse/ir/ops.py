@@ -5,10 +5,10 @@ This is the whole surface of the IR. Other layers keep tables of their own with 
 
 ``strides`` says what memory layout eager torch gives a result (``ir/layout.py`` has a rule for
 each): ``iterator`` is TensorIterator's over the operands' strides, ``contiguous`` the row-major
-one, ``preserve`` that of ``torch.preserve_format``, ``format`` channels last where the operands
-are, ``copy`` what ``CopyAttrs`` says, ``view`` none because the result shares the operand's storage
-(``reshape``: where torch would share it), ``chunk`` a clone of a slice, ``global`` the operand's
-order of dims.
+one, ``padded rows`` that with rows of whole 16 bytes, ``preserve`` that of
+``torch.preserve_format``, ``format`` channels last where the operands are, ``copy`` what
+``CopyAttrs`` says, ``view`` none because the result shares the operand's storage (``reshape``:
+where torch would share it), ``chunk`` a clone of a slice, ``global`` the operand's order of dims.
 """
 
 from dataclasses import dataclass
@@ -121,7 +121,7 @@ _rows("uniform normal", "random", 2, infer.factory, "contiguous", at.PhiloxAttrs
 
 _rows("matmul", "matmul", 2, infer.matmul, "contiguous")
 _rows("linear", "matmul", (2, 3), infer.linear, "contiguous")
-_rows("grouped_mm", "matmul", (2, 3), infer.grouped_mm, "contiguous")
+_rows("grouped_mm", "matmul", (2, 3), infer.grouped_mm, "padded rows")
 _rows("sdpa", "sdpa", (3, 4), infer.sdpa, "sdpa", at.SdpaAttrs)
 _rows(
     "sdpa_backward",

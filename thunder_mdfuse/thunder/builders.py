@@ -309,6 +309,10 @@ def linear(v: Values, a: Any, w: Any, bias: Any = None) -> Results:
     return v.result("linear", [v.value(x) for x in (a, w, bias) if x is not None])
 
 
+def grouped_mm(v: Values, a: Any, b: Any, offsets: Any) -> Results:
+    return v.result("grouped_mm", [v.value(x) for x in (a, b, offsets)])
+
+
 def topk(v: Values, a: Any, k: Any, dim: int, largest: Any, sorted: Any) -> Results:
     attrs = at.TopkAttrs(v.size(k), dim, bool(largest), bool(sorted))
     return v.result("topk", (v.value(a),), attrs)

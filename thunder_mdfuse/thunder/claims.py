@@ -104,6 +104,16 @@ def _uniform(bsym: BoundSymbol) -> Reason | None:
     return None
 
 
+def _grouped(bsym: BoundSymbol) -> Reason | None:
+    """What ``torch._grouped_mm`` computes; Thunder's own type rule lets more through."""
+    a, _, offsets = bsym.args
+    if offsets.dtype is not dtypes.int32:
+        return Reason(f"_grouped_mm: offsets are int32, found {offsets.dtype}")
+    if a.dtype not in (dtypes.float32, dtypes.float16, dtypes.bfloat16):
+        return Reason(f"_grouped_mm: torch multiplies groups of f32, f16 and bf16, not {a.dtype}")
+    return None
+
+
 def _rows(names: str, build: Callable[[str], b.Build]) -> dict[Hashable, Claim]:
     """A row for each of ``names``, where Thunder's prim and the IR's op are called the same."""
     return {PrimIDs[name.upper()]: Claim(build(name)) for name in names.split()}
@@ -167,6 +177,7 @@ CLAIMS: dict[Hashable, Claim] = {
     PrimIDs.EMBEDDING_BACKWARD: Claim(bx.embedding_backward, _dense),
     PrimIDs.MATMUL: Claim(b.matmul),
     PrimIDs.LINEAR: Claim(b.linear),
+    PrimIDs._GROUPED_MM: Claim(b.grouped_mm, _grouped),
     PrimIDs.TOPK: Claim(b.topk, _has_dims),
     PrimIDs.SORT: Claim(b.sort, _has_dims),
     "torch.Tensor.expand": Claim(b.expand),
@@ -188,6 +199,7 @@ CLAIMS: dict[Hashable, Claim] = {
     DTensorPrimIDs.RESHAPE: Claim(b.reshape),
     DTensorPrimIDs.TRANSPOSE: Claim(b.permute),
     DTensorPrimIDs.LINEAR: Claim(b.linear),
+    DTensorPrimIDs._GROUPED_MM: Claim(b.grouped_mm, _grouped),
     "dtensor_from_local": Claim(dt.from_local, dt.from_local_check),
     "dtensor_to_local": Claim(dt.to_local, dt.to_local_check),
     "dtensor_redistribute": Claim(dt.redistribute, dt.redistribute_check),
@@ -214,7 +226,7 @@ _UNCLAIMED_BY_TEXT: dict[str, str] = {
         "NUMPY_ARRAY_TO_TORCH_TENSOR"
     ),
     _DRAWN: "RANDINT MULTINOMIAL UNIFORM_PHILOX GET_AND_UPDATE_RNG_STATE",
-    _NOT_IN_IR: ("FREXP UNFOLD _GROUPED_MM CONVOLUTION BITCAST"),
+    _NOT_IN_IR: "FREXP UNFOLD CONVOLUTION BITCAST",
     "moves data between devices, which a region on one device does not": "DEVICE_PUT",
     "waits for the device and gives the host a number": "ITEM",
     "its contents are undefined": "EMPTY",
@@ -227,7 +239,6 @@ UNCLAIMED: dict[Hashable, Reason] = {
     for name in names.split()
 } | {
     DTensorPrimIDs.CHECK_DTENSOR_SPEC_REPR: Reason(f"check_dtensor_spec_repr: {_PROLOGUE}"),
-    DTensorPrimIDs._GROUPED_MM: Reason(f"dtensor _grouped_mm: {_NOT_IN_IR}"),
 }
 
 
