@@ -110,6 +110,30 @@ def test_the_text_has_meshes_and_loops() -> None:
     assert "    tv1.axis(1).parallelize(ParallelType.mesh_x)\n" in text
     assert repr(rebuilt(fd)) == text
     assert [a.extent() for a in y.get_loop_domain()] == [None, 3, None]
-    assert len(y.get_logical_domain()) == 2
     with pytest.raises(DefinitionError, match="call it with execute_with_dtensors"):
         fd.execute([torch.randn(2, 3)])
+
+
+def test_a_logical_domain_is_of_dims() -> None:
+    """Dims have an extent for use in the fusion, and may be spread where they are not split."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], dtype=DataType.Float)
+        y = fd.ops.exp(x)
+        rows, columns = y.get_logical_domain()
+        fd.add_output(fd.ops.mul(y, rows.extent()))
+        assert not rows.is_reduction() and not y.axis(0).is_reduction()
+        assert "1: " in repr(columns)
+        y.set_device_mesh(ONE)
+        y.set_allocation_domain(y.get_logical_domain()[::-1], True)
+        columns.parallelize(X)
+        assert "tv1.axis(1).parallelize(ParallelType.mesh_x)" in repr(fd)
+        assert "tv1.set_allocation_domain([tv1.axis(1), tv1.axis(0)], True)" in repr(fd)
+        y.outer_split(0, 2)
+        for call in (lambda: rows.parallelize(Y), lambda: y.set_allocation_domain([rows], True)):
+            with pytest.raises(DefinitionError, match=r"dim 0 .* is split into axes \[0, 1\]"):
+                call()
+    with FusionDefinition() as fd:
+        y = fd.ops.exp(fd.define_tensor([-1, -1]))
+        fd.add_output(fd.ops.mul(y, y.get_logical_domain()[0].extent()))
+    z = torch.randn(3, 2)
+    torch.testing.assert_close(fd.execute([z])[0], z.exp() * 3)

@@ -119,12 +119,14 @@ class TensorView(Operators):
         """The loops, from the outermost."""
         return [Axis(self, i) for i in range(len(self.loops))]
 
-    def get_logical_domain(self) -> list[Any]:
-        """The sizes of the dims, as expressions of the inputs' sizes."""
-        return list(self.type.shape)
+    def get_logical_domain(self) -> "list[Dim]":
+        """The dims, however they are split."""
+        return [Dim(self, d) for d in range(self.ndim)]
 
     def set_allocation_domain(
-        self, new_allocation_domain: "Sequence[Axis]", new_contiguity: bool | Sequence[bool | None]
+        self,
+        new_allocation_domain: "Sequence[Axis | Dim]",
+        new_contiguity: bool | Sequence[bool | None],
     ) -> None:
         """Say in which order the loops lie in memory: each loop of the tensor, once.
 
@@ -132,7 +134,7 @@ class TensorView(Operators):
         a local tensor comes, and what they make lies as torch would lay it out. Raises
         ``DefinitionError`` for other loops than the tensor's.
         """
-        domain = list(new_allocation_domain)
+        domain = [d.loop() if isinstance(d, Dim) else d for d in new_allocation_domain]
         own = all(isinstance(a, Axis) and a.tensor is self for a in domain)
         if not own or sorted(a.index for a in domain) != list(range(len(self.loops))):
             raise DefinitionError(
@@ -163,6 +165,10 @@ class Axis:
         """The number of steps; None for what the other loops of the dim leave."""
         return self.tensor.loops[self.index].extent
 
+    def is_reduction(self) -> bool:
+        """False: a result has no loops that were summed away."""
+        return False
+
     def parallelize(self, parallel_type: ParallelType) -> None:
         """Spread the loop over the mesh axis ``parallel_type``."""
         on.parallelize(self.tensor.loops, self.index, parallel_type)
@@ -170,6 +176,38 @@ class Axis:
 
     def __repr__(self) -> str:
         return f"Axis({self.tensor.loops[self.index]})"
+
+
+class Dim:
+    """One dim of a tensor. Where it is not split, it is also the one loop over it."""
+
+    def __init__(self, tensor: TensorView, index: int) -> None:
+        self.tensor, self.index = tensor, index
+
+    def extent(self) -> "Scalar":
+        """The size, as a number of the fusion; the same as ``tensor.size``."""
+        return self.tensor.size(self.index)
+
+    def is_reduction(self) -> bool:
+        """False: a result has no dims that were summed away."""
+        return False
+
+    def loop(self) -> Axis:
+        """The loop over the dim. Raises ``DefinitionError`` where it is split into several."""
+        own = [i for i, loop in enumerate(self.tensor.loops) if loop.dim == self.index]
+        if len(own) > 1:
+            raise DefinitionError(
+                f"dim {self.index} of {self.tensor!r} is split into axes {own}; take one of these "
+                "from get_loop_domain or axis"
+            )
+        return Axis(self.tensor, own[0])
+
+    def parallelize(self, parallel_type: ParallelType) -> None:
+        """Spread the dim over the mesh axis ``parallel_type``."""
+        self.loop().parallelize(parallel_type)
+
+    def __repr__(self) -> str:
+        return f"Dim({self.index}: {self.tensor.type.shape[self.index]})"
 
 
 class Scalar(Operators):
