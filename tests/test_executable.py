@@ -125,6 +125,25 @@ def test_a_failed_guard_makes_another_plan(counted: Counter[str]) -> None:
         assert counted["plan"] == planned, shape
 
 
+def test_plans_are_forgotten_and_made_again(
+    counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layout classes beyond the most that are kept, then guards of one class."""
+    monkeypatch.setattr("thunder_mdfuse.executable.MOST_PLANS", 2)
+    monkeypatch.setattr("thunder_mdfuse.executable.MOST_VARIANTS", 2)
+    executable = make(SUM)
+    x, y = pair(6, 64)
+    for planned, other in ((1, x), (2, x[:, 1:]), (3, x.t().contiguous().t()), (4, x)):
+        executable._entries.clear()
+        check_sum(executable, other, y[:, : other.shape[1]])
+        assert counted["plan"] == planned
+        assert executable._plans.stats().size <= 2
+    for n in (63, 1, 5000, 64, 1, 5000):
+        executable._entries.clear()
+        check_sum(executable, *pair(6, n))
+        assert all(len(v) <= 2 for v in executable._plans._kept.values())
+
+
 def test_strides_and_alignment_are_part_of_the_class(counted: Counter[str]) -> None:
     executable = make(SUM)
     whole = torch.randn(2, 7, 68)

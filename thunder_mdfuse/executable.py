@@ -11,12 +11,14 @@ inputs have been seen before is one dictionary look-up away from running.
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from thunder_mdfuse import knobs, pipeline
 from thunder_mdfuse.codegen.kernel import KernelText
+from thunder_mdfuse.comm.agreed import Agreed, agreed_by
 from thunder_mdfuse.comm.agreement import agree
 from thunder_mdfuse.comm.team import axis_names, mesh_coordinate
 from thunder_mdfuse.compile.device import current_target, default_target
@@ -37,20 +39,29 @@ from thunder_mdfuse.runtime.report import StepReport, report
 from thunder_mdfuse.schedule.program import InputClass, ProgramPlan
 
 MOST_ALIGNED = 16
-MOST_ENTRIES = 4096
-MOST_PROGRAMS = 4096
+# What is kept at most; ``multidevice.keep_programs`` changes the first.
+MOST_PROGRAMS = 4096  # executables of the process
+MOST_ENTRIES = 4096  # bound programs of an executable, by the sizes and addresses of its inputs
+MOST_PLANS = 64  # layout classes for which an executable has plans
+MOST_VARIANTS = 16  # plans of one layout class, for sizes of which different guards hold
 Key = tuple[object, ...]
 
 
 @dataclass
 class Entry:
-    """What one key of the fast look-up leads to."""
+    """What one key of the fast look-up leads to.
+
+    ``sizes`` and ``agreed`` are of a program that communicates: what the ranks have agreed on
+    beside the program, and each team's memory of it with the epoch in which it did.
+    """
 
     plan: ProgramPlan
     texts: list[KernelText]
     symbols: dict[str, int]
     backend: str
     bound: BoundProgram | None
+    sizes: dict[str, int]
+    agreed: tuple[tuple[Agreed, int], ...] = ()
 
 
 class Executable:
@@ -62,7 +73,7 @@ class Executable:
         self.local = pipeline.lower(fusion, self.dump)
         self.communicates = any(row(n.op).kind == "start" for n in self.local.nodes)
         self._entries: dict[Key, Entry] = {}
-        self._plans: dict[Key, list[tuple[ProgramPlan, list[KernelText]]]] = {}
+        self._plans: Lru[Key, list[tuple[ProgramPlan, list[KernelText]]]] = Lru(MOST_PLANS)
         self._lock = threading.RLock()
         self.last: Entry | None = None
 
@@ -91,8 +102,11 @@ class Executable:
                 self._entries[key] = entry
         self.last = entry
         communicate = None
-        if self.communicates and device_mesh is not None:
+        if self.communicates:
+            assert device_mesh is not None
             communicate = Communicate(device_mesh)
+            if not all(team.epoch == epoch for team, epoch in entry.agreed):
+                entry.agreed = self._agree(communicate, entry.sizes)
         with torch.no_grad():
             if entry.bound is not None:
                 return entry.bound.run(inputs, communicate)
@@ -108,15 +122,17 @@ class Executable:
         self._check_guards(symbols)
         device = _device(inputs)
         backend = _backend(device)
+        known = {k: v for k, v in symbols.items() if not k.startswith("@")}
+        agreed: tuple[tuple[Agreed, int], ...] = ()
         if self.communicates:
             assert device_mesh is not None
-            self._agree(device_mesh, symbols)
+            agreed = self._agree(Communicate(device_mesh), known)
         plan, texts, symbols = self._plan(inputs, symbols, device)
         bound = None
         if backend != "reference":
             arch = current_target(device.index).arch if device.type == "cuda" else ""
             bound = BoundProgram(plan, texts, symbols, backend, device, arch)
-        return Entry(plan, texts, symbols, backend, bound)
+        return Entry(plan, texts, symbols, backend, bound, known, agreed)
 
     def _check_guards(self, symbols: Mapping[str, int]) -> None:
         for guard in self.fusion.guards:
@@ -149,22 +165,25 @@ class Executable:
             symbols = bind(self.fusion, whole, symbols)
         return bind(self.local, inputs, symbols)
 
-    def _agree(self, mesh: DeviceMesh, symbols: Mapping[str, int]) -> None:
+    def _agree(
+        self, communicate: Communicate, known: Mapping[str, int]
+    ) -> tuple[tuple[Agreed, int], ...]:
         """Compare the global program with the other ranks of every team, once for each set of
-        sizes.
+        sizes. What this process has agreed on is no part of the executables: which of these are
+        forgotten differs by rank, and a rank that asked again would wait for the others in vain.
         """
-        known = {k: v for k, v in symbols.items() if not k.startswith("@")}
+        starts = [n for n in self.local.nodes if row(n.op).kind == "start"]
+        names = sorted({n.attrs.team for n in starts})  # type: ignore[union-attr]
         key = (self.fusion.key, *sorted(known.items()))
-        if key in _agreed:
-            return
-        summary = {f"%{i}": render_node(i, n) for i, n in enumerate(self.fusion.nodes)}
-        summary["sizes"] = str(known)
-        teams = {n.attrs.team: n for n in self.local.nodes if row(n.op).kind == "start"}  # type: ignore[union-attr]
-        communicate = Communicate(mesh)
-        for name in sorted(teams):
+
+        def ask(name: str) -> None:
             _, group = communicate.team(name).member()
+            summary = {f"%{i}": render_node(i, n) for i, n in enumerate(self.fusion.nodes)}
+            summary["sizes"] = str(known)
             agree(group, f"{self.fusion.key} {known}", summary, f"region {self.name}")
-        _agreed.add(key)
+
+        teams = [(agreed_by(communicate.team(name).ranks), name) for name in names]
+        return tuple((team, team.ask_once(key, partial(ask, name))) for team, name in teams)
 
     def _plan(
         self, inputs: Sequence[Value], symbols: dict[str, int], device: torch.device
@@ -172,7 +191,9 @@ class Executable:
         classes, symbols = self._classes(inputs, symbols)
         target = current_target(device.index) if device.type == "cuda" else default_target()
         key: Key = (*classes, target.name, device.type, _modes())
-        plans = self._plans.setdefault(key, [])
+        plans = self._plans.get(key)
+        if plans is None:
+            plans = self._plans.put(key, [])
         for plan, texts in plans:
             if all(holds(g, symbols) for g in plan.guards):
                 return plan, texts, symbols
@@ -185,7 +206,8 @@ class Executable:
             self.dump,
             torch.are_deterministic_algorithms_enabled(),
         )
-        plans.append((plan, texts))
+        plans.insert(0, (plan, texts))
+        del plans[MOST_VARIANTS:]
         return plan, texts, symbols
 
     def _classes(
@@ -225,9 +247,6 @@ class Executable:
 
 programs: Lru[str, Executable] = Lru(MOST_PROGRAMS)
 _making = threading.Lock()
-# What this process has agreed on with other ranks, apart from the executables: which of these are
-# forgotten differs by rank, and a rank that asked again would wait for the others in vain.
-_agreed: set[Key] = set()
 
 
 def compile_fusion(fusion: Fusion, name: str) -> Executable:

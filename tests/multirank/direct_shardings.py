@@ -16,6 +16,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from thunder_mdfuse import DataType, FusionDefinition, FusionDefinitionWrapper, ParallelType
 from thunder_mdfuse.bench import dtensor_host
+from thunder_mdfuse.comm.agreed import agreed_by
 from thunder_mdfuse.errors import DefinitionError, ProgramError
 from thunder_mdfuse.executable import programs
 from thunder_mdfuse.lru import CacheStats
@@ -76,8 +77,11 @@ def forgotten_programs(ranks: int) -> None:
     mesh, before = mesh_of(range(ranks)), programs.stats()
     x = torch.randn(4, 6)
 
+    def summed(fd: FusionDefinition) -> Any:
+        return fd.ops.sum(fd.define_tensor([-1, -1]), 0)
+
     def total(fd: FusionDefinition) -> None:
-        fd.add_output(fd.ops.mul(fd.ops.sum(fd.define_tensor([-1, -1]), 0), 3.0))
+        fd.add_output(fd.ops.mul(summed(fd), 3.0))
 
     def call() -> None:
         with FusionDefinition() as fd:
@@ -96,6 +100,16 @@ def forgotten_programs(ranks: int) -> None:
         assert torch.equal(fd.execute([torch.ones(2)])[0], -torch.ones(2))
         assert programs.stats().evictions > before.evictions
     call()
+    # What was agreed on is forgotten by all at one call; the program is kept by some and made by
+    # others, and all of them ask again.
+    team = agreed_by(tuple(range(ranks)))
+    with patch("thunder_mdfuse.comm.agreed.MOST_AGREED", len(team.keys)):
+        fused = FusionDefinitionWrapper(lambda fd: fd.add_output(fd.ops.exp(summed(fd))))
+        (found,) = fused([place(x, mesh, Shard(0))])
+        close(found, x.sum(0).exp())
+        assert len(team.keys) == 1
+    call()
+    assert len(team.keys) == 2
     programs.resize(before.capacity)
 
 
