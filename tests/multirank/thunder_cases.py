@@ -283,7 +283,7 @@ def check_symbolic(mesh: DeviceMesh) -> None:
         )
     for placement in (S(0), S(1), R):
         x, y = (sharded(mesh, [placement], 5, 8, seed=s) for s in (0, 1))
-        same(jitted(x, y), x * 2.0 + y, f"symbolic values, {placement}")
+        same(jitted(x, y), x * 2.0 + y, f"symbolic values, {placement}", mesh)
     assert thunder.cache_misses(jitted) == 1
 
 
@@ -293,7 +293,7 @@ def check_unfinished(mesh: DeviceMesh) -> None:
     x = sharded(mesh, [S(0)], 6, 5)
     for _ in range(2):
         found = jitted(x.redistribute(placements=[R], async_op=True))
-        same(found, x.redistribute(placements=[R]) * 2.0 + 1.0, "an unfinished input")
+        same(found, x.redistribute(placements=[R]) * 2.0 + 1.0, "an unfinished input", mesh)
 
 
 def check_two_meshes_in_one_program(n: int) -> None:

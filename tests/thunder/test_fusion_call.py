@@ -1,9 +1,15 @@
 """The callable of a region: what it remembers, what it shows, how it is reached."""
 
+import gc
+import weakref
+
 import thunder
 import torch
+import torch.distributed as dist
 from against_eager import jit, regions
 from thunder.examine import get_fusion_symbols, get_fusions
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 import thunder_mdfuse
 from thunder_mdfuse import mdfuse_executor
@@ -89,3 +95,26 @@ def test_strides_of_the_inputs_are_no_assumption() -> None:
             torch.testing.assert_close(a, b)
             assert a.stride() == b.stride()
     assert thunder.cache_misses(jitted) == 1
+
+
+def test_no_mesh_of_a_call_is_kept_alive() -> None:
+    """Thunder's trace keeps the mesh that it was made with; equal ones come and go."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        jitted, local = jit(lambda x: x * 2.0 + x), torch.randn(4, 3)
+
+        def call() -> "weakref.ref[object]":
+            mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
+            found = jitted(DTensor.from_local(local, mesh, [Shard(0)], run_check=False))
+            assert found.device_mesh is mesh and found.placements == (Shard(0),)
+            torch.testing.assert_close(found.to_local(), local * 3)
+            return weakref.ref(mesh)
+
+        call()
+        later = [call() for _ in range(2)]
+        gc.collect()
+        assert [mesh() for mesh in later] == [None, None]
+        (region,) = regions(jitted)
+        assert region.cache_info().specialisations == 1
+    finally:
+        dist.destroy_process_group()

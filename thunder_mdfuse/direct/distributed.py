@@ -17,7 +17,12 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import Placement as TorchPlacement
 
-from thunder_mdfuse.comm.placements import from_placement, logical_mesh, spec_placements
+from thunder_mdfuse.comm.placements import (
+    SpecWithoutMesh,
+    from_placement,
+    logical_mesh,
+    spec_placements,
+)
 from thunder_mdfuse.comm.team import mesh_digest
 from thunder_mdfuse.direct.mesh import DeviceMesh, placements
 from thunder_mdfuse.direct.scope import Scope
@@ -53,8 +58,8 @@ class Prepared:
     program: Program
     wholes: tuple[tuple[int, ...] | None, ...]  # global shapes of the inputs
     shapes: list[tuple[int, ...] | None]  # of the outputs
-    # Fields of the outputs' specs without the mesh, by output and strides of the local tensor.
-    specs: dict[tuple[int, tuple[int, ...]], dict[str, Any]] = field(default_factory=dict)
+    # By output and strides of the local tensor.
+    specs: dict[tuple[int, tuple[int, ...]], SpecWithoutMesh] = field(default_factory=dict)
 
 
 class Opened:
@@ -209,22 +214,15 @@ def _asked(value: TensorView, mesh: TorchMesh) -> Placements:
 
 
 def _closed(local: torch.Tensor, mesh: TorchMesh, known: Prepared, i: int) -> DTensor:
-    """Output ``i`` as a DTensor over ``mesh``.
-
-    Making a spec takes longer than the rest of a call, so all of it but the mesh is kept.
-    """
+    """Output ``i`` as a DTensor over ``mesh``."""
     at = i, local.stride()
-    fields = known.specs.get(at)
-    if fields is None:
+    spec = known.specs.get(at)
+    if spec is None:
         shape, places = known.shapes[i], known.program.places[i]
         assert shape is not None and places is not None
         meta = TensorMeta(torch.Size(shape), _strides(shape, local), local.dtype)
-        fields = dict(vars(DTensorSpec(mesh, places, meta)))
-        del fields["mesh"]
-        known.specs[at] = fields
-    spec = object.__new__(DTensorSpec)
-    spec.__dict__.update(fields, mesh=mesh)
-    return DTensor(local, spec, requires_grad=False)  # type: ignore[no-untyped-call]
+        spec = known.specs[at] = SpecWithoutMesh(DTensorSpec(mesh, places, meta))
+    return DTensor(local, spec.on(mesh), requires_grad=False)  # type: ignore[no-untyped-call]
 
 
 def _strides(shape: tuple[int, ...], local: torch.Tensor) -> tuple[int, ...]:

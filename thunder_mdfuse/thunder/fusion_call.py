@@ -19,7 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-from thunder_mdfuse.comm.placements import logical_mesh
+from thunder_mdfuse.comm.placements import SpecWithoutMesh, logical_mesh
+from thunder_mdfuse.comm.team import mesh_digest
 from thunder_mdfuse.errors import ExecutorError, IRError
 from thunder_mdfuse.executable import Executable, compile_fusion
 from thunder_mdfuse.ir import sizes
@@ -32,26 +33,17 @@ from thunder_mdfuse.thunder.fitting import check_fitting
 from thunder_mdfuse.thunder.translate import Given, Translated, translate
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, NumberNeeded
 
-Specs = tuple[DTensorSpec | None, ...]
+Specs = tuple[SpecWithoutMesh | None, ...]
 
 
 @dataclass
 class Entry:
-    """One specialisation of a region."""
+    """One specialisation of a region; it keeps no mesh alive."""
 
     translated: Translated
     executable: Executable
-    # One attribute, so that a thread never sees the mesh of one call with the specs of another.
-    placed: tuple[DeviceMesh | None, Specs]
+    specs: Specs  # of the outputs
     calls: int = 0
-
-    def specs_on(self, mesh: DeviceMesh) -> Specs:
-        """The specs of the outputs over the mesh object of this call."""
-        known, specs = self.placed
-        if mesh is not known:
-            specs = tuple(s and dt.spec_on(mesh, s) for s in specs)
-            self.placed = mesh, specs
-        return specs
 
 
 @dataclass(frozen=True)
@@ -137,10 +129,11 @@ class FusionCall:
                 outs[at] = args[source]
         if mesh is None:
             return outs
-        specs = entry.specs_on(mesh)
-        pairs = zip(outs, specs, strict=True)
         # What was written to is the caller's own DTensor.
-        return [o if s is None or isinstance(o, DTensor) else dt.close(o, s) for o, s in pairs]
+        return [
+            o if s is None or isinstance(o, DTensor) else dt.close(o, s.on(mesh))
+            for o, s in zip(outs, entry.specs, strict=True)
+        ]
 
     def _check_writes(self, args: Sequence[Any]) -> None:
         for source, grad_enabled in self._writes.values():
@@ -181,7 +174,7 @@ class FusionCall:
         classes = {} if classes is None else classes
         for proxy, arg in zip(self.inputs, args, strict=True):
             if isinstance(proxy, DTensorProxy):
-                parts.append(arg._spec)
+                parts.append(_spec_key(arg._spec))
             elif isinstance(proxy, TensorProxy):
                 if self._exact:
                     parts.append(arg.shape)
@@ -195,7 +188,7 @@ class FusionCall:
         """A new entry. Whatever must be known and is not yet is baked in, then tried again."""
         while True:
             try:
-                translated, placed = self._translate(args)
+                translated, specs = self._translate(args)
                 break
             except NumberNeeded as e:
                 if e.name in {p.name for p in self.inputs} - self._baked:
@@ -211,7 +204,7 @@ class FusionCall:
                 if self._exact:
                     raise IRError(f"{e}; {self._stale(args)}") from e
                 self._bake_all()
-        entry = Entry(translated, compile_fusion(translated.fusion, self.name), placed)
+        entry = Entry(translated, compile_fusion(translated.fusion, self.name), specs)
         self._entries[key] = entry
         return entry
 
@@ -229,7 +222,7 @@ class FusionCall:
         self._exact = True
         self._baked |= {p.name for p in self.inputs if isinstance(p, IntegerProxy)}
 
-    def _translate(self, args: Sequence[Any]) -> tuple[Translated, tuple[DeviceMesh | None, Specs]]:
+    def _translate(self, args: Sequence[Any]) -> tuple[Translated, Specs]:
         given_specs = {
             p.name: a._spec
             for p, a in zip(self.inputs, args, strict=True)
@@ -241,7 +234,8 @@ class FusionCall:
         pins = {name: dt.to_placements(s) for name, s in specs.items()}
         given = self._given(args, logical, specs)
         done = translate(self.bsyms, self.inputs, self.outputs, given, logical, pins)
-        return done, (mesh, tuple(specs.get(p.name) for p in self.outputs))
+        found = (specs.get(p.name) for p in self.outputs)
+        return done, tuple(None if s is None else SpecWithoutMesh(s) for s in found)
 
     def _given(self, args: Sequence[Any], mesh: Mesh | None, specs: dt.Specs) -> list[Given]:
         classes: dict[int, int] = {}
@@ -316,6 +310,12 @@ class FusionCall:
         if self.last_used is None:
             raise ExecutorError(f"{self.name} has not run yet, so it has no code; call it first")
         return "\n".join(self.last_used.kernel_sources().values())
+
+
+def _spec_key(spec: DTensorSpec) -> tuple[Any, ...]:
+    """What tells specs apart, without the mesh object."""
+    order = spec.shard_order if spec.mesh.ndim > 1 else None
+    return mesh_digest(spec.mesh), spec.placements, spec.tensor_meta, order
 
 
 def _class_of(size: int, classes: dict[int, int]) -> int:
