@@ -1,7 +1,11 @@
-"""A rank that never comes and one that is killed, through both doors; three ranks."""
+"""A rank that never comes and one that is killed, through both doors; three ranks.
+
+With the argument ``nccl``: one that is killed while another waits over NCCL; two ranks.
+"""
 
 import os
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -16,6 +20,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from thunder_mdfuse import FusionDefinitionWrapper, mdfuse_executor
 from thunder_mdfuse.comm.communicator import Communicator
+from thunder_mdfuse.comm.team import mesh_team
+from thunder_mdfuse.comm.watch import Progress, Watch
 from thunder_mdfuse.errors import CommError
 
 TIMEOUT = 1.5
@@ -76,6 +82,47 @@ def comes_once(door: str, function: Callable[[Any], Any], on: DeviceMesh, rank: 
         fails(f"{door}, again", lambda: function(x), "cannot be used any more", named)
 
 
+def watched(on: DeviceMesh, rank: int) -> None:
+    """NCCL's watch, with counts as NCCL would have them: the lost rank once began as much as is
+    done everywhere, another comes to the collective late.
+    """
+    team, said = mesh_team(on, "tp"), list[str]()
+    assert team.group is not None
+    name, start = team.group.group_name, time.monotonic()
+
+    def counts() -> dict[str, Progress]:
+        late = rank == 1 and time.monotonic() < start + TIMEOUT / 2
+        return {name: Progress(2 if rank == LOST or late else 3, 1 if rank == LOST else 2)}
+
+    watch = Watch(counts, said.append)
+    watch.add(team, torch.device("cpu"))
+    while not said and time.monotonic() < start + (TIMEOUT / 3 if rank == LOST else 3 * TIMEOUT):
+        watch.look()
+        time.sleep(0.05)
+    if rank != LOST:
+        (text,) = said
+        assert f"rank {rank} has waited" in text and "over tp (ranks 0, 1, 2)" in text, text
+        assert f": rank(s) {LOST} died or did not come" in text, text
+
+
+def over_nccl() -> None:
+    """A rank is killed, and the other's stream waits for it; two ranks with a GPU each."""
+    communicator = Communicator.instance()
+    assert communicator.group is not None
+    on = DeviceMesh("cuda", [0, 1], mesh_dim_names=("tp",))
+    function = by_definition()
+    x = distribute_tensor(torch.ones(6, 4), on, [Shard(0)], src_data_rank=None)
+    function(x)
+    communicator.barrier()
+    os.environ["MDFUSE_COMM_TIMEOUT"] = str(TIMEOUT)
+    if communicator.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    function(x)
+    time.sleep(TIMEOUT + 4)
+    print("rank 0 ok", flush=True)
+    os._exit(0)  # no clean end is left: the stream waits
+
+
 def main() -> None:
     communicator = Communicator.instance()
     assert communicator.group is not None
@@ -84,6 +131,11 @@ def main() -> None:
     meshes = {(door, part): mesh() for door in doors for part in ("absent", "late", "killed")}
     functions = {key: doors[key[0]]() for key in meshes}
     before = os.environ.get("MDFUSE_COMM_TIMEOUT", "30")
+    on = mesh()
+    communicator.barrier()
+    os.environ["MDFUSE_COMM_TIMEOUT"] = str(TIMEOUT)
+    watched(on, rank)
+    os.environ["MDFUSE_COMM_TIMEOUT"] = before
     for part in ("absent", "late"):
         for door in doors:
             function, on = functions[door, part], meshes[door, part]
@@ -111,4 +163,4 @@ if __name__ == "__main__":
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message="transformer_engine module not found")
     warnings.filterwarnings("ignore", category=DeprecationWarning)
-    main()
+    over_nccl() if sys.argv[1:] == ["nccl"] else main()

@@ -63,16 +63,27 @@ def test_late_and_dead_ranks_are_named_and_nothing_hangs() -> None:
     assert output.count("faults ok") == 2, output
 
 
-def test_a_lost_rank_is_named_through_both_doors(tmp_path: Path) -> None:
+def lose_a_rank(folder: Path, ranks: int, *args: str, backend: str) -> str:
     # Each rank is under a script that outlives it: a launcher ends all ranks when one is killed.
-    script, faults = tmp_path / "script.py", str(SCRIPT.with_name("faults_ranks.py"))
-    command = [sys.executable, "-u", faults]
+    script, faults = folder / "script.py", str(SCRIPT.with_name("faults_ranks.py"))
+    command = [sys.executable, "-u", faults, *args]
     script.write_text(
         f"import subprocess, sys\ncode = subprocess.run({command}).returncode\n"
         "sys.exit(0 if code == -9 else code)\n"
     )
-    output = run_ranks(script, 3, "mpirun", 150, env={"MDFUSE_BACKEND": "reference"})
+    return run_ranks(script, ranks, "mpirun", 150, env={"MDFUSE_BACKEND": backend})
+
+
+def test_a_lost_rank_is_named_through_both_doors(tmp_path: Path) -> None:
+    output = lose_a_rank(tmp_path, 3, backend="reference")
     assert "rank 0 ok" in output and "rank 1 ok" in output, output
+
+
+@pytest.mark.multigpu(2)
+def test_a_rank_lost_over_nccl_is_named_on_stderr(tmp_path: Path) -> None:
+    output = lose_a_rank(tmp_path, 2, "nccl", backend="auto")
+    assert "rank 0 ok" in output, output
+    assert "for a collective over tp (ranks 0, 1): rank(s) 1 died or did not come" in output, output
 
 
 def test_jobs_side_by_side_do_not_meet(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 ``Pending.wait`` returns its result. The buffers of the collective live until then. On NCCL waiting
 makes the current stream wait and never the host, so that it may be captured in a CUDA graph (what
-bounds it there is NCCL's watchdog); on other backends it blocks the host, for
-``MDFUSE_COMM_TIMEOUT`` at most.
+bounds it there is NCCL's watchdog, and ``watch.py`` says before that for whom it waits); on other
+backends it blocks the host, for ``MDFUSE_COMM_TIMEOUT`` at most.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from thunder_mdfuse import knobs
 from thunder_mdfuse.comm.rollcall import roll_call
 from thunder_mdfuse.comm.team import Team, lose
+from thunder_mdfuse.comm.watch import watch
 from thunder_mdfuse.errors import CommError
 
 
@@ -73,6 +74,7 @@ class Pending:
 def _wait(work: dist.Work, team: Team, kept: tuple[torch.Tensor, ...]) -> None:
     _, group = team.member()
     if backend_name(group, kept[0].device) == "nccl":
+        watch(team, kept[0].device)
         work.wait()  # with a timeout this would block the host
     else:
         work.wait(timedelta(seconds=knobs.seconds("MDFUSE_COMM_TIMEOUT")))
