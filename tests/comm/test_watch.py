@@ -32,7 +32,7 @@ class Scene:
     """A watch over the default group, whose counts and clock the test sets."""
 
     def __init__(self) -> None:
-        self.now, self.begun, self.done = 0.0, 0, 0
+        self.now, self.begun, self.done = 1e6, 0, 0
         self.said: list[str] = []
         group = dist.group.WORLD
         assert group is not None
@@ -73,6 +73,7 @@ def test_it_speaks_once_of_what_stands_still() -> None:
 
 def test_it_is_silent_while_all_goes_on() -> None:
     scene = Scene()
+    assert scene.after(1, 1, -1) == 0  # the very first
     for n in range(1, 20):
         assert scene.after(20, n, n - 1) == 0
     assert scene.after(1, 19, 19) == 0

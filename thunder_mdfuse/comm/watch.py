@@ -44,8 +44,8 @@ class _Watched:
 
     team: str
     limit: float  # of seconds that are waited
-    done: int = -1
-    since: float = 0.0
+    since: float
+    done: int = -1  # as the recorder counts before the first is done
     posted: int = 0
     said: bool = False
 
@@ -70,7 +70,7 @@ class Watch:
         if group is None or group in self._groups:
             return False
         own = group._get_backend(device).options._timeout.total_seconds()
-        self._groups[group] = _Watched(str(team), SHARE * own)
+        self._groups[group] = _Watched(str(team), SHARE * own, self._clock())
         return True
 
     def look(self) -> None:
