@@ -6,6 +6,7 @@ import pytest
 import torch
 from sharding.simulated import assemble, coordinates, distribute, evaluate, run
 
+from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.text import parse, render
 from thunder_mdfuse.ir.verify import verify
 from thunder_mdfuse.schedule.program import InputClass, plan_program
@@ -290,3 +291,34 @@ def test_grouped_products(a, b, places, pending):
     placed = propagate(parse(text))
     (place,) = placed.tensor(placed.outputs[0].value).placements
     assert (str(place) == "Partial(sum)") == pending
+
+
+# Along the sharded dim of 16 or 18 rows over 4 ranks: what is sent for even and for uneven shards.
+ALONG_A_SHARDED_DIM = {
+    "slice": ("slice(%0; starts=[1, 0], ends=[9, 8], steps=[1, 1])", "f32[8, 8]", "gathers"),
+    "pad": ("pad(%0, %1; low=[1, 0], high=[1, 0])", "f32[{n} + 2, 8]", "gathers"),
+    "cat": ("cat(%0, %0; dim=0)", "f32[2 * {n}, 8]", "gathers"),
+    "sort": ("sort(%0; dim=0)", "f32[{n}, 8] | i64[{n}, 8]", "gathers"),
+    "topk": ("topk(%0; k=2, dim=0)", "f32[2, 8] | i64[2, 8]", "gathers"),
+    "cumsum": ("cumsum(%0; dim=0)", "f32[{n}, 8]", "gathers"),
+    "flip": ("flip(%0; dims=[0])", "f32[{n}, 8]", "exchanges"),
+    "reshape": ("reshape(%0; shape=[8 * {n}])", "f32[8 * {n}]", "keeps"),
+}
+
+
+@pytest.mark.parametrize("rows", [16, 18])
+@pytest.mark.parametrize("name", ALONG_A_SHARDED_DIM)
+def test_what_works_along_a_sharded_dim_sends(name, rows):
+    """What the README says of it."""
+    node, result, even = ALONG_A_SHARDED_DIM[name]
+    for old, new in (("8 * {n}", 8 * rows), ("2 * {n}", 2 * rows), ("{n} + 2", rows + 2)):
+        node, result = node.replace(old, str(new)), result.replace(old, str(new))
+    text = f"""global mesh[tp=4]
+        %0 = input(position=0) : f32[{rows}, 8] @ [Shard(0)]
+        %1 = const(value='0.0', dtype=f32) : f32
+        %2 = {node} : {result.replace("{n}", str(rows))}
+        return %2"""
+    local = localize(reshard(propagate(parse(text))))
+    sent = [n.op for n in local.nodes if row(n.op).kind == "start"]
+    kinds = {"gathers": ["all_gather"], "exchanges": ["permute_ranks"], "keeps": []}
+    assert sent == kinds[even if rows == 16 else "gathers"]
