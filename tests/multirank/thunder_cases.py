@@ -140,6 +140,14 @@ def one_axis(mesh: DeviceMesh) -> Iterator[Program]:
     )
     yield Program("Partial plus a number", lambda x: x + 1.0, (partial(mesh, "sum", 4, 5),))
     yield Program("an input returned", lambda x: (x, x * 2.0), (d(S(0), 5, 8),))
+    ends = distribute_tensor(torch.tensor([2, 2, 8], dtype=torch.int32).to(DEVICE), mesh, [R])
+    for left, right in ((R, S(2)), (S(1), S(1)), (R, R)):
+        x, w = d(left, 8, 8 * n).bfloat16(), d(right, 3, 8 * n, 8 * n).bfloat16()
+        yield Program(
+            f"grouped products of {left} and {right}",
+            lambda x, w, e: torch._grouped_mm(x * 2.0, w, e) * 0.5,
+            (x, w, ends),
+        )
     yield Program(
         "SwiGLU with residual",
         lambda x, g, u, w: (
