@@ -168,19 +168,22 @@ class Executable:
     def _agree(
         self, communicate: Communicate, known: Mapping[str, int]
     ) -> tuple[tuple[Agreed, int], ...]:
-        """Compare the global program with the other ranks of every team, once for each set of
-        sizes. What this process has agreed on is no part of the executables: which of these are
-        forgotten differs by rank, and a rank that asked again would wait for the others in vain.
+        """Compare the global program, and settings that numbers depend on, with the other ranks of
+        every team, once for each set of sizes. What this process has agreed on is no part of the
+        executables: which of these are forgotten differs by rank, and a rank that asked again would
+        wait for the others in vain.
         """
         starts = [n for n in self.local.nodes if row(n.op).kind == "start"]
         names = sorted({n.attrs.team for n in starts})  # type: ignore[union-attr]
-        key = (self.fusion.key, *sorted(known.items()))
+        settings = _settings()
+        key = (self.fusion.key, *sorted(known.items()), *settings.items())
 
         def ask(name: str) -> None:
             _, group = communicate.team(name).member()
             summary = {f"%{i}": render_node(i, n) for i, n in enumerate(self.fusion.nodes)}
-            summary["sizes"] = str(known)
-            agree(group, f"{self.fusion.key} {known}", summary, f"region {self.name}")
+            summary |= {"sizes": str(known), **settings}
+            digest = f"{self.fusion.key} {known} {settings}"
+            agree(group, digest, summary, f"region {self.name}")
 
         teams = [(agreed_by(communicate.team(name).ranks), name) for name in names]
         return tuple((team, team.ask_once(key, partial(ask, name))) for team, name in teams)
@@ -271,6 +274,14 @@ def _shape_key(shape: Sequence[int] | None) -> object:
 def _modes() -> tuple[object, ...]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     return knobs.text("MDFUSE_BACKEND"), knobs.flag("MDFUSE_EAGER_ROUNDING"), deterministic
+
+
+def _settings() -> dict[str, str]:
+    """What numbers depend on beside the program, so that it must be the same on all ranks."""
+    return {
+        "MDFUSE_EAGER_ROUNDING": str(int(knobs.flag("MDFUSE_EAGER_ROUNDING"))),
+        "use_deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
+    }
 
 
 def _input_key(value: Value) -> object:

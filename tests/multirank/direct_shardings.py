@@ -17,7 +17,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from thunder_mdfuse import DataType, FusionDefinition, FusionDefinitionWrapper, ParallelType
 from thunder_mdfuse.bench import dtensor_host
 from thunder_mdfuse.comm.agreed import agreed_by
-from thunder_mdfuse.errors import DefinitionError, ProgramError
+from thunder_mdfuse.errors import CommError, DefinitionError, ProgramError
 from thunder_mdfuse.executable import programs
 from thunder_mdfuse.lru import CacheStats
 from thunder_mdfuse.multidevice import DeviceMesh, DistributedTensor, get_output_shardings
@@ -110,6 +110,11 @@ def forgotten_programs(ranks: int) -> None:
         assert len(team.keys) == 1
     call()
     assert len(team.keys) == 2
+    setting = "1" if dist.get_rank() == 0 else "0"
+    with patch.dict("os.environ", MDFUSE_EAGER_ROUNDING=setting):
+        fused = FusionDefinitionWrapper(lambda fd: fd.add_output(fd.ops.sin(summed(fd))))
+        inputs = [place(x, mesh, Shard(0))]
+        raises(CommError, "MDFUSE_EAGER_ROUNDING: rank", lambda: fused(inputs))
     programs.resize(before.capacity)
 
 
