@@ -276,6 +276,18 @@ def test_grouped_products(k):
     torch.testing.assert_close(call("grouped_mm", batched, b), torch.bmm(batched, b))
 
 
+@pytest.mark.parametrize(
+    ("a", "b"), [((6, 8), (3, 8, 0)), ((0, 8), (3, 8, 4)), ((6, 0), (3, 0, 4)), ((6, 1), (3, 1, 1))]
+)
+def test_grouped_products_of_little_or_nothing(a, b):
+    """An empty shard, and dims of one element, whose strides say nothing."""
+    x, y = torch.randn(a), torch.randn(b)
+    ends = torch.tensor([min(2, a[0]), min(2, a[0]), a[0]], dtype=torch.int32)
+    spans = zip([0, *ends[:-1]], ends, strict=True)
+    expected = torch.cat([x[i:j] @ y[g] for g, (i, j) in enumerate(spans)])
+    torch.testing.assert_close(call("grouped_mm", x, y, ends), expected)
+
+
 ATTENTION = [
     (at.SdpaAttrs(), False),
     (at.SdpaAttrs(is_causal=True), False),
@@ -310,6 +322,15 @@ def test_groups_of_heads():
     same(call("sdpa", q, k, k, attrs=attrs), theirs)
     grads = call("sdpa_backward", q, q, k, k, attrs=attrs)
     assert [g.shape for g in grads] == [q.shape, k.shape, k.shape]
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 4, 8), (0, 3, 4, 8), (2, 3, 0, 8)])
+def test_attention_of_an_empty_shard(shape):
+    q, v = torch.randn(shape), torch.randn(*shape[:3], 6)
+    attrs = at.SdpaAttrs()
+    assert call("sdpa", q, q, v, attrs=attrs).shape == v.shape
+    grads = call("sdpa_backward", torch.randn_like(v), q, q, v, attrs=attrs)
+    assert [g.shape for g in grads] == [q.shape, q.shape, v.shape]
 
 
 def test_gradients_of_attention_with_dropout_are_refused():
