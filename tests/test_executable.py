@@ -138,7 +138,7 @@ def test_plans_are_forgotten_and_made_again(
         check_sum(executable, other, y[:, : other.shape[1]])
         assert counted["plan"] == planned
         assert executable._plans.stats().size <= 2
-    for n in (63, 1, 5000, 64, 1, 5000):
+    for n in (63, 1, 62, 64, 1, 63):
         executable._entries.clear()
         check_sum(executable, *pair(6, n))
         assert all(len(v) <= 2 for v in executable._plans._kept.values())
