@@ -31,6 +31,7 @@
 //   atomic_add(p, i, v) -> old      float double i32 u32 i64 u64, global
 //   atomic_exchange(p, i, v) -> old u32, global
 //   load_relaxed_sys<V>(p, i), store_relaxed_sys<V>(p, i, vec)   4, 8 or 16 bytes, peer mailboxes
+//   copy_async<V>(shared, i, p, j)  commit_copies()  wait_copies<N>()   to shared memory, meanwhile
 //   load_acquire_sys(p, i), store_release_sys(p, i, v)           u32 flags
 //   Generated text must not index a global pointer itself (p[i]): nothing would check it.
 //

@@ -47,6 +47,20 @@ MDF_DEVICE void store1(P p, I i, Element<P> value MDF_SITE) {
   hw::write(p, i, Vec<Element<P>, 1>{{value}} MDF_PASS);
 }
 
+// Copies of V elements from global element j to shared element i, which go on while the thread does
+// something else. 4, 8 or 16 bytes, or several times 16. A thread's copies since its last commit are
+// a group; wait_copies<N> returns when all but the N latest groups are there, for this thread to
+// read: for others a barrier has to follow.
+template <int V, class S, class T, class I, class J>
+MDF_DEVICE void copy_async(S to, I i, const T* from, J j MDF_SITE) {
+  hw::copy_async<V>(to, i, from, j MDF_PASS);
+}
+MDF_DEVICE void commit_copies() { hw::commit_copies(); }
+template <int N>
+MDF_DEVICE void wait_copies() {
+  hw::wait_copies<N>();
+}
+
 // Mailboxes in memory that several devices share: accesses of 4, 8 or 16 bytes that no cache keeps
 // back (ld/st.relaxed.sys). Several writers of one word are allowed, and a reader may spin.
 template <int V, class T, class I>

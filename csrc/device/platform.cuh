@@ -143,6 +143,34 @@ MDF_DEVICE void write(T* p, I i, const Vec<T, V>& value) {
   for (int k = 0; k < N; ++k) reinterpret_cast<W*>(p + i)[k] = words[k];
 }
 
+template <int V, class T, class I, class J>
+MDF_DEVICE void copy_async(T* to, I i, const T* from, J j) {
+  constexpr int BYTES = int(sizeof(T)) * V;
+  constexpr int EACH = access_bytes<BYTES>;
+  static_assert(EACH >= 4, "a copy has 4, 8 or 16 bytes, or several times 16");
+  const u32 target = u32(__cvta_generic_to_shared(to + i));
+  const char* source = reinterpret_cast<const char*>(from + j);
+#pragma unroll
+  for (int k = 0; k < BYTES; k += EACH) {
+    if constexpr (EACH == 16) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                   :
+                   : "r"(target + k), "l"(source + k)
+                   : "memory");
+    } else {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                   :
+                   : "r"(target + k), "l"(source + k), "n"(EACH)
+                   : "memory");
+    }
+  }
+}
+MDF_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+MDF_DEVICE void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+
 MDF_DEVICE u32 read_relaxed_sys(const u32* p) {
   u32 r;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(r) : "l"(p) : "memory");

@@ -38,6 +38,11 @@ unsigned mdf_emu_dynamic_shared(const char* name, unsigned long long offset,
 void mdf_emu_shared_load(const mdf_emu_array* array, long long i, unsigned n, void* out, int site);
 void mdf_emu_shared_store(const mdf_emu_array* array, long long i, unsigned n, const void* value,
                           int site);
+// Copies that are done at the wait for their group; until then their target counts as unwritten.
+void mdf_emu_copy(const mdf_emu_array* array, long long i, unsigned n, unsigned long long address,
+                  int site);
+void mdf_emu_commit_copies(void);
+void mdf_emu_wait_copies(unsigned under_way);
 void mdf_emu_cluster_load(const mdf_emu_array* array, long long i, unsigned rank, void* out,
                           int site);
 

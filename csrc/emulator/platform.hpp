@@ -110,6 +110,17 @@ inline void write(const SharedArray<T>& array, I i, const Vec<T, V>& value, int 
   mdf_emu_shared_store(&array, i64(i), V, &value, site);
 }
 
+template <int V, class T, class I, class J>
+inline void copy_async(const SharedArray<T>& to, I i, const T* from, J j, int site) {
+  static_assert(sizeof(T) * V >= 4, "a copy has 4, 8 or 16 bytes, or several times 16");
+  mdf_emu_copy(&to, i64(i), V, address_of(from, j), site);
+}
+inline void commit_copies() { mdf_emu_commit_copies(); }
+template <int N>
+inline void wait_copies() {
+  mdf_emu_wait_copies(N);
+}
+
 template <int V, class T>
 inline Vec<T, V> read_mailbox(const T* p, int site) {
   static_assert(sizeof(T) * V == 4 || sizeof(T) * V == 8 || sizeof(T) * V == 16,

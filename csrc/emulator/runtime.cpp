@@ -51,6 +51,16 @@ void mdf_emu_shared_store(const mdf_emu_array* array, long long i, u32 n, const 
                           int site) {
   store_shared(*array, i, n, value, site);
 }
+void mdf_emu_copy(const mdf_emu_array* array, long long i, u32 n, u64 address, int site) {
+  Fiber& f = *launch->running;
+  const u32 bytes = n * array->element;
+  Copy copy{*array, i, n, f.copy_group, site, std::vector<u8>(bytes)};
+  load_global({address, bytes, array->element, "asynchronous copy", site}, copy.value.data());
+  begin_copy(copy);
+  f.copies.push_back(std::move(copy));
+}
+void mdf_emu_commit_copies(void) { ++launch->running->copy_group; }
+void mdf_emu_wait_copies(u32 under_way) { end_copies(under_way); }
 void mdf_emu_cluster_load(const mdf_emu_array* array, long long i, u32 rank, void* out, int site) {
   load_cluster(*array, i, rank, out, site);
 }

@@ -157,6 +157,32 @@ inline void store_shared(const mdf_emu_array& array, long long i, u32 n, const v
   std::memcpy(&f.block->shared[offset], value, n * array.element);
 }
 
+// 0x7FF1 in every half word: NaN as f16, bf16, f32 and f64.
+inline void poison(u8* from, std::size_t bytes) {
+  for (std::size_t k = 0; k < bytes; ++k) from[k] = k % 2 ? 0x7F : 0xF1;
+}
+
+// What is on its way is not there yet, for its own thread neither.
+inline void begin_copy(const Copy& copy) {
+  store_shared(copy.array, copy.i, copy.n, copy.value.data(), copy.site);
+  const u32 offset = place(copy.array, copy.i, copy.n, "copy", copy.site);
+  Block& block = *launch->running->block;
+  for (std::size_t k = 0; k < copy.value.size(); ++k) block.shadow[offset + k].written = 0;
+  poison(&block.shared[offset], copy.value.size());
+}
+inline void end_copies(u32 under_way) {
+  Fiber& f = *launch->running;
+  std::vector<Copy> left;
+  for (Copy& copy : f.copies) {
+    if (copy.group + under_way >= f.copy_group) {
+      left.push_back(std::move(copy));
+    } else {
+      store_shared(copy.array, copy.i, copy.n, copy.value.data(), copy.site);
+    }
+  }
+  f.copies = std::move(left);
+}
+
 inline void load_cluster(const mdf_emu_array& array, long long i, u32 rank, void* out, int site) {
   Fiber& f = *launch->running;
   Cluster& cluster = *f.block->cluster;
@@ -198,10 +224,6 @@ inline void check_cluster_exit(const Block& block) {
   }
 }
 
-// 0x7FF1 in every half word: NaN as f16, bf16, f32 and f64.
-inline void poison(u8* from, std::size_t bytes) {
-  for (std::size_t k = 0; k < bytes; ++k) from[k] = k % 2 ? 0x7F : 0xF1;
-}
 inline void begin_shared(Block& block) {
   const std::size_t dynamic = launch->spec->dynamic_shared;
   const std::size_t bytes = DYNAMIC_START + dynamic;

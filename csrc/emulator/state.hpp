@@ -52,6 +52,15 @@ enum class WarpOp : u8 { BARRIER, SHUFFLE, BALLOT };
 
 struct Block;
 
+// A copy to shared memory that its thread has not waited for yet.
+struct Copy {
+  mdf_emu_array array;
+  long long i;
+  u32 n, group;
+  int site;
+  std::vector<u8> value;
+};
+
 struct Fiber : mdf_emu_thread {
   Context context;
   Block* block;
@@ -69,6 +78,8 @@ struct Fiber : mdf_emu_thread {
   bool vote;
   // When this thread last fenced, acquired through an atomic and a fence, or did an atomic.
   u32 fenced, acquired, last_atomic;
+  std::vector<Copy> copies;
+  u32 copy_group;     // how many groups of copies this thread has closed
   u32 lane_sync[32];  // when it last met each lane of its warp at a warp barrier
 
   u32 lane() const { return linear % 32; }

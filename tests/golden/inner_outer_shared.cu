@@ -1,46 +1,46 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_f5f1de0b8d(
-    MDF_IN(mdf::bf16) b0,
-    MDF_IN(mdf::bf16) b1,
-    MDF_IN(mdf::bf16) b2,
-    MDF_IN(float) b3,
-    MDF_IN(float) b4,
-    MDF_OUT(mdf::bf16) b5,
-    MDF_OUT(mdf::bf16) b6,
-    MDF_OUT(mdf::bf16) b7,
-    MDF_INOUT(float) b8,
-    MDF_INOUT(float) b9,
+extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_0e37425c72(
+    MDF_IN(double) b0,
+    MDF_IN(double) b1,
+    MDF_IN(double) b2,
+    MDF_IN(double) b3,
+    MDF_IN(double) b4,
+    MDF_OUT(double) b5,
+    MDF_OUT(double) b6,
+    MDF_OUT(double) b7,
+    MDF_INOUT(double) b8,
+    MDF_INOUT(double) b9,
     MDF_INOUT(mdf::i32) b10,
     const mdf::i32 p0,
     const mdf::i32 p1,
     const mdf::i32 p2,
     const mdf::i32 p3,
-    const float s0) {
+    const double s0) {
   const mdf::i32 block = blockIdx.x;
   const mdf::i32 lane = threadIdx.x;
   const mdf::i32 first = block;
-  MDF_SHARED(float, scratch_f32, 16);
-  MDF_DYNAMIC_SHARED_AT(float, o19, 12288, 0);
+  MDF_SHARED(double, scratch_f64, 16);
+  MDF_DYNAMIC_SHARED_AT(double, o19, 5120, 0);
   #pragma unroll
-  for (mdf::i32 t = 0; t < 3; ++t) {
+  for (mdf::i32 t = 0; t < 5; ++t) {
     #pragma unroll
-    for (mdf::i32 j = 0; j < 8; ++j) {
-      mdf::store1(o19, (t * 8 + j) * 512 + threadIdx.x, mdf::Sum::identity<float>());
+    for (mdf::i32 j = 0; j < 2; ++j) {
+      mdf::store1(o19, (t * 2 + j) * 512 + threadIdx.x, mdf::Sum::identity<double>());
     }
   }
-  MDF_DYNAMIC_SHARED_AT(float, o20, 12288, 49152);
+  MDF_DYNAMIC_SHARED_AT(double, o20, 5120, 40960);
   #pragma unroll
-  for (mdf::i32 t = 0; t < 3; ++t) {
+  for (mdf::i32 t = 0; t < 5; ++t) {
     #pragma unroll
-    for (mdf::i32 j = 0; j < 8; ++j) {
-      mdf::store1(o20, (t * 8 + j) * 512 + threadIdx.x, mdf::Sum::identity<float>());
+    for (mdf::i32 j = 0; j < 2; ++j) {
+      mdf::store1(o20, (t * 2 + j) * 512 + threadIdx.x, mdf::Sum::identity<double>());
     }
   }
-  float n5 = {};
-  float n7 = {};
-  mdf::Vec<mdf::bf16, 8> g0[3] = {};
-  mdf::Vec<mdf::bf16, 8> g4[3] = {};
+  double n5 = {};
+  double n7 = {};
+  mdf::Vec<double, 2> g0[5] = {};
+  mdf::Vec<double, 2> g4[5] = {};
   {
     const mdf::i32 row = first;
     if (MDF_IN_BOUNDS(row < p1)) {
@@ -48,12 +48,12 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_f5f1de0b8d(
       n5 = mdf::to_compute(mdf::load1(b3, d0));
       n7 = mdf::to_compute(mdf::load1(b4, d0));
       #pragma unroll
-      for (mdf::i32 t = 0; t < 3; ++t) {
-        const mdf::i32 c = (t * 512 + lane) * 8;
+      for (mdf::i32 t = 0; t < 5; ++t) {
+        const mdf::i32 c = (t * 512 + lane) * 2;
         if (MDF_IN_BOUNDS(c < p2)) {
           const mdf::i32 d1 = c;
-          g0[t] = mdf::load<8>(b0, c + d0 * p2);
-          g4[t] = mdf::load<8>(b2, c + d0 * p2);
+          g0[t] = mdf::load<2>(b0, c + d0 * p2);
+          g4[t] = mdf::load<2>(b2, c + d0 * p2);
         }
       }
     }
@@ -61,13 +61,13 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_f5f1de0b8d(
   for (mdf::i32 base = block * 1; base < p1; base += p0) {
     const mdf::i32 row = base;
     const mdf::i32 d0 = row;
-    const float v5 = n5;
-    const float v7 = n7;
-    const float v11 = s0;
-    mdf::Vec<mdf::bf16, 8> h0[3];
-    mdf::Vec<mdf::bf16, 8> h4[3];
+    const double v5 = n5;
+    const double v7 = n7;
+    const double v11 = s0;
+    mdf::Vec<double, 2> h0[5];
+    mdf::Vec<double, 2> h4[5];
     #pragma unroll
-    for (mdf::i32 t = 0; t < 3; ++t) {
+    for (mdf::i32 t = 0; t < 5; ++t) {
       h0[t] = g0[t];
       h4[t] = g4[t];
     }
@@ -79,149 +79,149 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_f5f1de0b8d(
         n5 = mdf::to_compute(mdf::load1(b3, d0));
         n7 = mdf::to_compute(mdf::load1(b4, d0));
         #pragma unroll
-        for (mdf::i32 t = 0; t < 3; ++t) {
-          const mdf::i32 c = (t * 512 + lane) * 8;
+        for (mdf::i32 t = 0; t < 5; ++t) {
+          const mdf::i32 c = (t * 512 + lane) * 2;
           if (MDF_IN_BOUNDS(c < p2)) {
             const mdf::i32 d1 = c;
-            g0[t] = mdf::load<8>(b0, c + d0 * p2);
-            g4[t] = mdf::load<8>(b2, c + d0 * p2);
+            g0[t] = mdf::load<2>(b0, c + d0 * p2);
+            g4[t] = mdf::load<2>(b2, c + d0 * p2);
           }
         }
       }
     }
-    float a3 = mdf::Sum::identity<float>();
-    float a10 = mdf::Sum::identity<float>();
+    double a3 = mdf::Sum::identity<double>();
+    double a10 = mdf::Sum::identity<double>();
     #pragma unroll
-    for (mdf::i32 t = 0; t < 3; ++t) {
-      const mdf::i32 c = (t * 512 + lane) * 8;
+    for (mdf::i32 t = 0; t < 5; ++t) {
+      const mdf::i32 c = (t * 512 + lane) * 2;
       if (MDF_IN_BOUNDS(c < p2)) {
         const mdf::i32 d1 = c;
-        const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
-        const mdf::Vec<mdf::bf16, 8> x4 = h4[t];
-        const auto x1 = mdf::load<8>(b1, c);
+        const mdf::Vec<double, 2> x0 = h0[t];
+        const mdf::Vec<double, 2> x4 = h4[t];
+        const auto x1 = mdf::load<2>(b1, c);
         #pragma unroll
-        for (mdf::i32 j = 0; j < 8; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
-          const float v1 = mdf::to_compute(x1.v[j]);
-          const float v2 = mdf::mul(v0, v1);
-          const float v4 = mdf::to_compute(x4.v[j]);
-          const float v6 = mdf::sub(v4, v5);
-          const float v8 = mdf::mul(v6, v7);
-          const float v9 = mdf::mul(v2, v8);
-          const float v18 = mdf::mul(v0, v8);
+        for (mdf::i32 j = 0; j < 2; ++j) {
+          const double v0 = mdf::to_compute(x0.v[j]);
+          const double v1 = mdf::to_compute(x1.v[j]);
+          const double v2 = mdf::mul(v0, v1);
+          const double v4 = mdf::to_compute(x4.v[j]);
+          const double v6 = mdf::sub(v4, v5);
+          const double v8 = mdf::mul(v6, v7);
+          const double v9 = mdf::mul(v2, v8);
+          const double v18 = mdf::mul(v0, v8);
           a3 = mdf::Sum::apply(a3, v2);
           a10 = mdf::Sum::apply(a10, v9);
-          mdf::store1(o19, (t * 8 + j) * 512 + threadIdx.x, mdf::Sum::apply(mdf::load1(o19, (t * 8 + j) * 512 + threadIdx.x), v18));
-          mdf::store1(o20, (t * 8 + j) * 512 + threadIdx.x, mdf::Sum::apply(mdf::load1(o20, (t * 8 + j) * 512 + threadIdx.x), v0));
+          mdf::store1(o19, (t * 2 + j) * 512 + threadIdx.x, mdf::Sum::apply(mdf::load1(o19, (t * 2 + j) * 512 + threadIdx.x), v18));
+          mdf::store1(o20, (t * 2 + j) * 512 + threadIdx.x, mdf::Sum::apply(mdf::load1(o20, (t * 2 + j) * 512 + threadIdx.x), v0));
         }
       }
     }
-    const float v3 = mdf::group_reduce<mdf::Sum, 512, 512>(a3, scratch_f32);
-    const float v10 = mdf::group_reduce<mdf::Sum, 512, 512>(a10, scratch_f32);
-    const float v12 = mdf::loose_div(v3, v11);
-    const float v14 = mdf::loose_div(v10, v11);
+    const double v3 = mdf::group_reduce<mdf::Sum, 512, 512>(a3, scratch_f64);
+    const double v10 = mdf::group_reduce<mdf::Sum, 512, 512>(a10, scratch_f64);
+    const double v12 = mdf::div(v3, v11);
+    const double v14 = mdf::div(v10, v11);
     #pragma unroll
-    for (mdf::i32 t = 0; t < 3; ++t) {
-      const mdf::i32 c = (t * 512 + lane) * 8;
+    for (mdf::i32 t = 0; t < 5; ++t) {
+      const mdf::i32 c = (t * 512 + lane) * 2;
       if (MDF_IN_BOUNDS(c < p2)) {
         const mdf::i32 d1 = c;
-        const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
-        const mdf::Vec<mdf::bf16, 8> x4 = h4[t];
-        const auto x1 = mdf::load<8>(b1, c);
-        mdf::Vec<float, 8> y5;
+        const mdf::Vec<double, 2> x0 = h0[t];
+        const mdf::Vec<double, 2> x4 = h4[t];
+        const auto x1 = mdf::load<2>(b1, c);
+        mdf::Vec<double, 2> y5;
         #pragma unroll
-        for (mdf::i32 j = 0; j < 8; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
-          const float v1 = mdf::to_compute(x1.v[j]);
-          const float v2 = mdf::mul(v0, v1);
-          const float v4 = mdf::to_compute(x4.v[j]);
-          const float v6 = mdf::sub(v4, v5);
-          const float v8 = mdf::mul(v6, v7);
-          const float v13 = mdf::sub(v2, v12);
-          const float v15 = mdf::mul(v8, v14);
-          const float v16 = mdf::sub(v13, v15);
-          const float v17 = mdf::mul(v16, v7);
+        for (mdf::i32 j = 0; j < 2; ++j) {
+          const double v0 = mdf::to_compute(x0.v[j]);
+          const double v1 = mdf::to_compute(x1.v[j]);
+          const double v2 = mdf::mul(v0, v1);
+          const double v4 = mdf::to_compute(x4.v[j]);
+          const double v6 = mdf::sub(v4, v5);
+          const double v8 = mdf::mul(v6, v7);
+          const double v13 = mdf::sub(v2, v12);
+          const double v15 = mdf::mul(v8, v14);
+          const double v16 = mdf::sub(v13, v15);
+          const double v17 = mdf::mul(v16, v7);
           y5.v[j] = v17;
         }
-        mdf::store<8>(b5, c + d0 * p2, mdf::from_compute<mdf::bf16>(y5));
+        mdf::store<2>(b5, c + d0 * p2, mdf::from_compute<double>(y5));
       }
     }
   }
   #pragma unroll
-  for (mdf::i32 t = 0; t < 3; ++t) {
-    const mdf::i32 c = (t * 512 + lane) * 8;
+  for (mdf::i32 t = 0; t < 5; ++t) {
+    const mdf::i32 c = (t * 512 + lane) * 2;
     if (MDF_IN_BOUNDS(c < p2)) {
       const mdf::i32 d1 = c;
-      mdf::Vec<float, 8> y19;
+      mdf::Vec<double, 2> y19;
       #pragma unroll
-      for (mdf::i32 j = 0; j < 8; ++j) {
-        y19.v[j] = mdf::load1(o19, (t * 8 + j) * 512 + threadIdx.x);
+      for (mdf::i32 j = 0; j < 2; ++j) {
+        y19.v[j] = mdf::load1(o19, (t * 2 + j) * 512 + threadIdx.x);
       }
-      mdf::store<8>(b8, block * p2 + c, y19);
-      mdf::Vec<float, 8> y20;
+      mdf::store<2>(b8, block * p2 + c, y19);
+      mdf::Vec<double, 2> y20;
       #pragma unroll
-      for (mdf::i32 j = 0; j < 8; ++j) {
-        y20.v[j] = mdf::load1(o20, (t * 8 + j) * 512 + threadIdx.x);
+      for (mdf::i32 j = 0; j < 2; ++j) {
+        y20.v[j] = mdf::load1(o20, (t * 2 + j) * 512 + threadIdx.x);
       }
-      mdf::store<8>(b9, block * p2 + c, y20);
+      mdf::store<2>(b9, block * p2 + c, y20);
     }
   }
   const mdf::i32 tree = block / 2;
   const mdf::i32 members = mdf::minimum<mdf::i32>(2, p0 - tree * 2);
   if (!mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b10), 1 + tree, members)) return;
-  for (mdf::i32 c = threadIdx.x * 8; c < p2; c += 4096) {
-    mdf::Vec<float, 8> s19 = mdf::load<8>(b8, (tree * 2) * p2 + c);
+  for (mdf::i32 c = threadIdx.x * 2; c < p2; c += 1024) {
+    mdf::Vec<double, 2> s19 = mdf::load<2>(b8, (tree * 2) * p2 + c);
     #pragma unroll 4
     for (mdf::i32 q = 1; q < members; ++q) {
-      const mdf::Vec<float, 8> z = mdf::load<8>(b8, (tree * 2 + q) * p2 + c);
+      const mdf::Vec<double, 2> z = mdf::load<2>(b8, (tree * 2 + q) * p2 + c);
       #pragma unroll
-      for (mdf::i32 j = 0; j < 8; ++j) {
+      for (mdf::i32 j = 0; j < 2; ++j) {
         s19.v[j] = mdf::Sum::apply(s19.v[j], z.v[j]);
       }
     }
-    mdf::Vec<float, 8> s20 = mdf::load<8>(b9, (tree * 2) * p2 + c);
+    mdf::Vec<double, 2> s20 = mdf::load<2>(b9, (tree * 2) * p2 + c);
     #pragma unroll 4
     for (mdf::i32 q = 1; q < members; ++q) {
-      const mdf::Vec<float, 8> z = mdf::load<8>(b9, (tree * 2 + q) * p2 + c);
+      const mdf::Vec<double, 2> z = mdf::load<2>(b9, (tree * 2 + q) * p2 + c);
       #pragma unroll
-      for (mdf::i32 j = 0; j < 8; ++j) {
+      for (mdf::i32 j = 0; j < 2; ++j) {
         s20.v[j] = mdf::Sum::apply(s20.v[j], z.v[j]);
       }
     }
-    mdf::store<8>(b8, (p0 + tree) * p2 + c, s19);
-    mdf::store<8>(b9, (p0 + tree) * p2 + c, s20);
+    mdf::store<2>(b8, (p0 + tree) * p2 + c, s19);
+    mdf::store<2>(b9, (p0 + tree) * p2 + c, s20);
   }
   if (!mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b10), 0, p3)) return;
-  for (mdf::i32 c = threadIdx.x * 8; c < p2; c += 4096) {
-    mdf::Vec<float, 8> s19 = mdf::load<8>(b8, (p0) * p2 + c);
+  for (mdf::i32 c = threadIdx.x * 2; c < p2; c += 1024) {
+    mdf::Vec<double, 2> s19 = mdf::load<2>(b8, (p0) * p2 + c);
     #pragma unroll 4
     for (mdf::i32 q = 1; q < p3; ++q) {
-      const mdf::Vec<float, 8> z = mdf::load<8>(b8, (p0 + q) * p2 + c);
+      const mdf::Vec<double, 2> z = mdf::load<2>(b8, (p0 + q) * p2 + c);
       #pragma unroll
-      for (mdf::i32 j = 0; j < 8; ++j) {
+      for (mdf::i32 j = 0; j < 2; ++j) {
         s19.v[j] = mdf::Sum::apply(s19.v[j], z.v[j]);
       }
     }
-    mdf::Vec<float, 8> s20 = mdf::load<8>(b9, (p0) * p2 + c);
+    mdf::Vec<double, 2> s20 = mdf::load<2>(b9, (p0) * p2 + c);
     #pragma unroll 4
     for (mdf::i32 q = 1; q < p3; ++q) {
-      const mdf::Vec<float, 8> z = mdf::load<8>(b9, (p0 + q) * p2 + c);
+      const mdf::Vec<double, 2> z = mdf::load<2>(b9, (p0 + q) * p2 + c);
       #pragma unroll
-      for (mdf::i32 j = 0; j < 8; ++j) {
+      for (mdf::i32 j = 0; j < 2; ++j) {
         s20.v[j] = mdf::Sum::apply(s20.v[j], z.v[j]);
       }
     }
     const mdf::i32 d1 = c;
-    mdf::Vec<float, 8> y6;
-    mdf::Vec<float, 8> y7;
+    mdf::Vec<double, 2> y6;
+    mdf::Vec<double, 2> y7;
     #pragma unroll
-    for (mdf::i32 j = 0; j < 8; ++j) {
-      const float v19 = s19.v[j];
-      const float v20 = s20.v[j];
+    for (mdf::i32 j = 0; j < 2; ++j) {
+      const double v19 = s19.v[j];
+      const double v20 = s20.v[j];
       y6.v[j] = v19;
       y7.v[j] = v20;
     }
-    mdf::store<8>(b6, c, mdf::from_compute<mdf::bf16>(y6));
-    mdf::store<8>(b7, c, mdf::from_compute<mdf::bf16>(y7));
+    mdf::store<2>(b6, c, mdf::from_compute<double>(y6));
+    mdf::store<2>(b7, c, mdf::from_compute<double>(y7));
   }
 }

@@ -92,6 +92,13 @@ class BodyWriter:
             value = f"{self._bounds(load.mask, self.at_vector)} ? {value} : {empty}"
         block.add(f"{target} = {value};")
 
+    def copy(self, block: Block, at: int, array: str, place: str) -> None:
+        """Start the copy of the vector of instruction ``at`` to ``place`` of a shared array."""
+        load = self.plan.body[at].detail
+        assert isinstance(load, Load)
+        source = f"b{load.buffer}, {self.at_vector(load.offset)}"
+        block.add(f"mdf::copy_async<{self.plan.launch.vector}>({array}, {place}, {source});")
+
     def vector_type(self, at: int) -> str:
         """The type of what ``fetch`` loads for instruction ``at``."""
         load = self.plan.body[at].detail

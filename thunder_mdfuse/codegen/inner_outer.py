@@ -1,7 +1,7 @@
 """Kernels that reduce each row and, over all rows, each column.
 
     sums of my columns = identity
-    for each of this block's rows:            the next row's loads are under way meanwhile
+    for each of this block's rows:            the next rows' loads are under way meanwhile
       for each phase: the body; combine; store; add to the sums
     leave the block's sums in the workspace
     the last block of each group combines the group's, the last group combines those of the groups
@@ -29,7 +29,7 @@ from thunder_mdfuse.schedule.inner_outer import (
     row_numbers,
 )
 from thunder_mdfuse.schedule.launch import MOST_UNROLLED, needed_in, store_phase
-from thunder_mdfuse.schedule.plan import Instr, KernelPlan
+from thunder_mdfuse.schedule.plan import Instr, KernelPlan, Load
 
 
 class LateBody(BodyWriter):
@@ -87,7 +87,8 @@ class InnerOuterWriter(RowsWriter):
         self.outer, self.late = plan.launch.outer, late_reductions(plan)
         self.body: LateBody = LateBody(plan, self.arguments, self.scalars, self.index)
         self.shares_rows = False
-        self.held = row_loads(plan) if self.launch.hold == "registers" else []
+        self.held = row_loads(plan) if self.launch.hold in ("registers", "staged") else []
+        self.staged = self.launch.hold == "staged"
         self.numbers = row_numbers(plan) if self.outer.ahead else []
         self.per_block = self.launch.threads // self.launch.group
         self.body.guard = "live" if self.per_block > 1 else ""
@@ -105,11 +106,15 @@ class InnerOuterWriter(RowsWriter):
             self._load_row(self.top.open(""), "first")
         top = self.top
         step = f"{parts} * {self.per_block}" if self.per_block > 1 else parts
+        if self.staged:
+            self._fill_stages(step)
         walk = f"{self.index} base = block * {self.per_block}; base < {total}; base += {step}"
         self.top = top.open(f"for ({walk})")
         self._open_row(step, total)
         for phase in range(self.plan.phases):
             self._phase(phase)
+        if self.staged:
+            self._refill_stage(step)
         self.top = top
         self._leave_sums()
         self._combine_blocks(parts)
@@ -159,7 +164,10 @@ class InnerOuterWriter(RowsWriter):
         for at in self.numbers:
             self.top.add(f"{CPP_TYPES[self.plan.body[at].dtype.compute]} n{at} = {{}};")
         for at in self.held:
-            self.top.add(f"{self.body.vector_type(at)} g{at}[{self.launch.items}] = {{}};")
+            if self.staged:
+                self._declare_stages(at)
+            else:
+                self.top.add(f"{self.body.vector_type(at)} g{at}[{self.launch.items}] = {{}};")
 
     def _load_row(self, block: Block, row: str) -> None:
         """Load what row number ``row`` needs, if there is such a row."""
@@ -168,7 +176,49 @@ class InnerOuterWriter(RowsWriter):
         self._row_symbols(inner)
         for at in self.numbers:
             self.body.load_ahead(inner, at)
-        self._fetch_held(inner, "g")
+        if not self.staged:
+            self._fetch_held(inner, "g")
+
+    # Rows that wait in shared memory. Each thread copies and reads the places of its own columns,
+    # so that no barrier has to stand between.
+
+    def _declare_stages(self, at: int) -> None:
+        load = self.plan.body[at].detail
+        assert isinstance(load, Load)
+        dtype = self.plan.buffers[load.buffer].dtype
+        count = self.outer.stages * self.launch.items * self.launch.threads * self.launch.vector
+        array = f"{CPP_TYPES[dtype]}, g{at}, {count}, {self.shared}"
+        self.top.add(f"MDF_DYNAMIC_SHARED_AT({array});")
+        self.shared += count * dtype.itemsize
+
+    def _stage_place(self) -> str:
+        items, threads, vector = self.launch.items, self.launch.threads, self.launch.vector
+        return f"((stage * {items} + t) * {threads} + threadIdx.x) * {vector}"
+
+    def _fill_stages(self, step: str) -> None:
+        """Start the copies of the first rows, a group for each, if there are so many."""
+        stages = self.outer.stages
+        fill = self.top.open(f"for (mdf::i32 stage = 0; stage < {stages}; ++stage)")
+        self._copy_row(fill, f"first + stage * {step}")
+        self.top.add("mdf::i32 stage = 0;")
+
+    def _refill_stage(self, step: str) -> None:
+        """Start the copy of a later row to where this row was; all is computed that reads it."""
+        stages = self.outer.stages
+        self._copy_row(self.top.open(""), f"base + {stages} * {step}")
+        self.top.add(f"stage = stage == {stages - 1} ? 0 : stage + 1;")
+
+    def _copy_row(self, block: Block, row: str) -> None:
+        block.add(f"const {self.index} row = {row};")
+        inner = block.open(f"if (MDF_IN_BOUNDS(row < {self.arguments.name(self.rows)}))")
+        self._row_symbols(inner)
+        self.top, top = inner, self.top
+        items = self._item_loop(True)
+        self.top = top
+        for at in self.held:
+            self.body.copy(items, at, f"g{at}", self._stage_place())
+        # A group for each row, whether there is one or not: waiting counts groups.
+        block.add("mdf::commit_copies();")
 
     def _row_symbols(self, block: Block) -> None:
         flat = IndexPrinter(self.arguments, {"row": "row"})
@@ -195,12 +245,14 @@ class InnerOuterWriter(RowsWriter):
             top.add(f"const {self.index} row = base;")
         self._row_symbols(top)
         self.body.row_statements(top, 0)
-        for at in self.held:
+        if self.staged:
+            top.add(f"mdf::wait_copies<{self.outer.stages - 1}>();")
+        for at in self.held if not self.staged else []:
             top.add(f"{self.body.vector_type(at)} h{at}[{self.launch.items}];")
         if not self.outer.ahead:
             self._fetch_held(top, "h")
             return
-        if self.held:
+        if self.held and not self.staged:
             copy = top.open(f"for (mdf::i32 t = 0; t < {self.launch.items}; ++t)", "#pragma unroll")
             for at in self.held:
                 copy.add(f"h{at}[t] = g{at}[t];")
@@ -223,7 +275,7 @@ class InnerOuterWriter(RowsWriter):
             needed = sorted(needed_in(self.plan, phase, held))
             for at in needed:
                 if at in held:
-                    inner.add(f"const {self.body.vector_type(at)} x{at} = h{at}[t];")
+                    inner.add(f"const {self.body.vector_type(at)} x{at} = {self._held(at)};")
             guard = self.body.guard
             self.body.element_statements(inner, needed, held, ending + late, inside, guard)
         for n in ending:
@@ -233,6 +285,11 @@ class InnerOuterWriter(RowsWriter):
         once = [s for s in stores if not self._moves(s)]
         if once:
             self._store_once(once)
+
+    def _held(self, at: int) -> str:
+        if not self.staged:
+            return f"h{at}[t]"
+        return f"mdf::load<{self.launch.vector}>(g{at}, {self._stage_place()})"
 
     def _workspace(self, n: int) -> str:
         """The buffer that holds the blocks' results of reduction ``n``."""

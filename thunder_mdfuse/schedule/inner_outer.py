@@ -14,7 +14,7 @@ from thunder_mdfuse.ir.sizes import Size, ceildiv, maximum, minimum, product
 from thunder_mdfuse.ir.types import DType
 from thunder_mdfuse.schedule.launch import MOST_UNROLLED, needed_in
 from thunder_mdfuse.schedule.plan import Buffer, Instr, KernelPlan, Launch, Load, Outer
-from thunder_mdfuse.schedule.target import Target
+from thunder_mdfuse.schedule.target import SHARED_RESERVED, Target
 from thunder_mdfuse.schedule.vectorize import WIDEST
 
 
@@ -50,7 +50,15 @@ OUTER_RULES = (
 OTHER_REGISTERS = {"registers": 34, "shared": 44}
 # The same for sm_100, whose code has more addresses at a time.
 OTHER_REGISTERS_SM_100 = {"registers": 64, "shared": 66}
+# The same where rows wait in shared memory.
+OTHER_REGISTERS_STAGED, OTHER_REGISTERS_STAGED_SM_100 = 44, 56
 MOST_REGISTERS = 255
+# Threads on an SM and rows in a block's shared memory, where rows wait there: one is computed, the
+# others are on their way. Reasoned: 4 blocks of 256 threads with rows of 16 KB have 128 KB on their
+# way, where registers have room for 32.
+STAGED_THREADS = 1024
+MOST_STAGES, LEAST_STAGES = 4, 3
+COPIED_BYTES = (4, 8)  # or a multiple of 16, at once
 WAITING_BYTES = 16  # what the loads of a row that was not loaded ahead need beside it
 REGISTER_STEP = 8  # registers are given to threads in so large pieces
 # Shared memory that is not for results: the scratch of reductions, what the system takes.
@@ -112,7 +120,12 @@ def _places(
     own = sum(width * items * i.dtype.compute.itemsize for _, i in late_reductions(plan))
     row = sum(width * items * _itemsize(plan, at) for at in row_loads(plan))
     unrolled = items <= MOST_UNROLLED
-    ladder = [("registers", True, own + 2 * row), ("shared", True, 2 * row)]
+    staged = _staged(plan, width, own, row, rule, target) if unrolled else None
+    if staged is not None:
+        return staged
+    # With results elsewhere the compiler keeps a row as what it computes with.
+    wide = sum(width * items * plan.body[at].dtype.compute.itemsize for at in row_loads(plan))
+    ladder = [("registers", True, own + 2 * row), ("shared", True, row + wide)]
     ladder += [("registers", False, own + row + WAITING_BYTES)]
     other = OTHER_REGISTERS_SM_100 if target.capability >= 100 else OTHER_REGISTERS
     for sums, ahead, held in ladder if unrolled else []:
@@ -122,6 +135,27 @@ def _places(
             if held <= 4 * (registers - other[sums]):
                 return Outer(sums, ahead, 1), "registers", blocks
     return Outer("shared", False, 1), "none", 1
+
+
+def _staged(
+    plan: KernelPlan, width: int, own: int, row: int, rule: OuterRule, target: Target
+) -> tuple[Outer, str, int] | None:
+    """Results in registers and rows in shared memory, if rows can be copied there and have room."""
+    loads = row_loads(plan)
+    each = [width * _itemsize(plan, at) for at in loads]
+    copied = all(n in COPIED_BYTES or n % 16 == 0 for n in each)
+    plain = all(not plan.body[at].detail.mask for at in loads)  # type: ignore[union-attr]
+    if not loads or not copied or not plain or rule.group != rule.threads:
+        return None
+    other = OTHER_REGISTERS_STAGED_SM_100 if target.capability >= 100 else OTHER_REGISTERS_STAGED
+    for blocks in range(max(1, STAGED_THREADS // rule.threads), 0, -1):
+        registers = min(MOST_REGISTERS, target.registers_per_sm // (rule.threads * blocks))
+        room = target.shared_per_sm // blocks - SHARED_RESERVED - OTHER_SHARED
+        room = min(room, target.shared_per_block - OTHER_SHARED)
+        stages = min(MOST_STAGES, room // (row * rule.threads))
+        if stages >= LEAST_STAGES and own <= 4 * (registers - other):
+            return Outer("registers", True, 1, stages), "staged", blocks
+    return None
 
 
 def _itemsize(plan: KernelPlan, at: int) -> int:
@@ -172,7 +206,8 @@ def reach(plan: KernelPlan) -> Size:
     rows = product(a.extent for a in plan.rows)
     length = product(a.extent for a in plan.columns)
     per_block = plan.launch.threads // plan.launch.group
-    walked = rows + 2 * plan.launch.parts * per_block
+    ahead = max(2, plan.launch.outer.stages + 1)
+    walked = rows + ahead * plan.launch.parts * per_block
     return maximum(walked, 2 * plan.launch.parts * length)
 
 

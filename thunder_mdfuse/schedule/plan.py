@@ -225,11 +225,14 @@ class Outer:
     ``sums``: where a thread keeps the results so far of its columns, ``registers`` or ``shared``.
     ``ahead``: what a row needs is loaded while the row before is computed. ``fan``: the last of
     each ``fan`` blocks to finish combines their results, and the last of those all of theirs.
+    ``stages``: with hold ``staged``, for how many rows a block has room in shared memory, which
+    they are copied to ahead of time.
     """
 
     sums: str
     ahead: bool
     fan: int
+    stages: int = 0
 
 
 @dataclass(frozen=True)
