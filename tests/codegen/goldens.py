@@ -151,8 +151,9 @@ GOLDENS = {
         *(
             Golden(f"inner_outer_{name}", case, dtype, sizes, others, THREE_SMS)
             for name, case, dtype, sizes, others in (
-                ("rms_norm", RMS_NORM_GRADIENT, DType.BF16, (31, 2048), ((40, 2048),)),
+                ("rms_norm", RMS_NORM_GRADIENT, DType.BF16, (31, 2048), ((20, 2048),)),
                 ("short", LAYER_NORM_GRADIENT, DType.F32, (430, 24), ((330, 20), (390, 28))),
+                ("staged", RMS_NORM_GRADIENT, DType.BF16, (12, 8192), ((7, 8192),)),
                 ("shared", LAYER_NORM_GRADIENT, DType.F64, (5, 5000), ((7, 4200),)),
             )
         ),

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128, 7) mdf_inner_outer_856112c575(
+extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_918200cac0(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -27,42 +27,47 @@ extern "C" __global__ void __launch_bounds__(128, 7) mdf_inner_outer_856112c575(
     }
   }
   float n4 = {};
-  MDF_DYNAMIC_SHARED_AT(mdf::bf16, g0, 6144, 0);
-  MDF_DYNAMIC_SHARED_AT(mdf::bf16, g3, 6144, 12288);
+  mdf::Vec<mdf::bf16, 8> g0[2] = {};
+  mdf::Vec<mdf::bf16, 8> g3[2] = {};
   {
     const mdf::i32 row = first;
     if (MDF_IN_BOUNDS(row < p1)) {
       const mdf::i32 d0 = row;
       n4 = mdf::to_compute(mdf::load1(b3, d0));
-    }
-  }
-  for (mdf::i32 stage = 0; stage < 3; ++stage) {
-    const mdf::i32 row = first + stage * p0;
-    if (MDF_IN_BOUNDS(row < p1)) {
-      const mdf::i32 d0 = row;
       #pragma unroll
       for (mdf::i32 t = 0; t < 2; ++t) {
         const mdf::i32 c = (t * 128 + lane) * 8;
         const mdf::i32 d1 = c;
-        mdf::copy_async<8>(g0, ((stage * 2 + t) * 128 + threadIdx.x) * 8, b0, c + d0 * p2);
-        mdf::copy_async<8>(g3, ((stage * 2 + t) * 128 + threadIdx.x) * 8, b2, c + d0 * p2);
+        g0[t] = mdf::load<8>(b0, c + d0 * p2);
+        g3[t] = mdf::load<8>(b2, c + d0 * p2);
       }
     }
-    mdf::commit_copies();
   }
-  mdf::i32 stage = 0;
   for (mdf::i32 base = block * 1; base < p1; base += p0) {
     const mdf::i32 row = base;
     const mdf::i32 d0 = row;
     const float v4 = n4;
     const float v8 = s0;
-    mdf::wait_copies<2>();
+    mdf::Vec<mdf::bf16, 8> h0[2];
+    mdf::Vec<mdf::bf16, 8> h3[2];
+    #pragma unroll
+    for (mdf::i32 t = 0; t < 2; ++t) {
+      h0[t] = g0[t];
+      h3[t] = g3[t];
+    }
     {
       const mdf::i32 next = base + p0;
       const mdf::i32 row = next;
       if (MDF_IN_BOUNDS(row < p1)) {
         const mdf::i32 d0 = row;
         n4 = mdf::to_compute(mdf::load1(b3, d0));
+        #pragma unroll
+        for (mdf::i32 t = 0; t < 2; ++t) {
+          const mdf::i32 c = (t * 128 + lane) * 8;
+          const mdf::i32 d1 = c;
+          g0[t] = mdf::load<8>(b0, c + d0 * p2);
+          g3[t] = mdf::load<8>(b2, c + d0 * p2);
+        }
       }
     }
     float a7 = mdf::Sum::identity<float>();
@@ -70,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(128, 7) mdf_inner_outer_856112c575(
     for (mdf::i32 t = 0; t < 2; ++t) {
       const mdf::i32 c = (t * 128 + lane) * 8;
       const mdf::i32 d1 = c;
-      const mdf::Vec<mdf::bf16, 8> x0 = mdf::load<8>(g0, ((stage * 2 + t) * 128 + threadIdx.x) * 8);
-      const mdf::Vec<mdf::bf16, 8> x3 = mdf::load<8>(g3, ((stage * 2 + t) * 128 + threadIdx.x) * 8);
+      const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
+      const mdf::Vec<mdf::bf16, 8> x3 = h3[t];
       const auto x1 = mdf::load<8>(b1, c);
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
@@ -92,8 +97,8 @@ extern "C" __global__ void __launch_bounds__(128, 7) mdf_inner_outer_856112c575(
     for (mdf::i32 t = 0; t < 2; ++t) {
       const mdf::i32 c = (t * 128 + lane) * 8;
       const mdf::i32 d1 = c;
-      const mdf::Vec<mdf::bf16, 8> x0 = mdf::load<8>(g0, ((stage * 2 + t) * 128 + threadIdx.x) * 8);
-      const mdf::Vec<mdf::bf16, 8> x3 = mdf::load<8>(g3, ((stage * 2 + t) * 128 + threadIdx.x) * 8);
+      const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
+      const mdf::Vec<mdf::bf16, 8> x3 = h3[t];
       const auto x1 = mdf::load<8>(b1, c);
       mdf::Vec<float, 8> y4;
       #pragma unroll
@@ -110,21 +115,6 @@ extern "C" __global__ void __launch_bounds__(128, 7) mdf_inner_outer_856112c575(
       }
       mdf::store<8>(b4, c + d0 * p2, mdf::from_compute<mdf::bf16>(y4));
     }
-    {
-      const mdf::i32 row = base + 3 * p0;
-      if (MDF_IN_BOUNDS(row < p1)) {
-        const mdf::i32 d0 = row;
-        #pragma unroll
-        for (mdf::i32 t = 0; t < 2; ++t) {
-          const mdf::i32 c = (t * 128 + lane) * 8;
-          const mdf::i32 d1 = c;
-          mdf::copy_async<8>(g0, ((stage * 2 + t) * 128 + threadIdx.x) * 8, b0, c + d0 * p2);
-          mdf::copy_async<8>(g3, ((stage * 2 + t) * 128 + threadIdx.x) * 8, b2, c + d0 * p2);
-        }
-      }
-      mdf::commit_copies();
-    }
-    stage = stage == 2 ? 0 : stage + 1;
   }
   #pragma unroll
   for (mdf::i32 t = 0; t < 2; ++t) {
@@ -132,14 +122,14 @@ extern "C" __global__ void __launch_bounds__(128, 7) mdf_inner_outer_856112c575(
     const mdf::i32 d1 = c;
     mdf::store<8>(b6, block * p2 + c, o14[t]);
   }
-  const mdf::i32 tree = block / 5;
-  const mdf::i32 members = mdf::minimum<mdf::i32>(5, p0 - tree * 5);
+  const mdf::i32 tree = block / 4;
+  const mdf::i32 members = mdf::minimum<mdf::i32>(4, p0 - tree * 4);
   if (!mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b7), 1 + tree, members)) return;
   for (mdf::i32 c = threadIdx.x * 8; c < p2; c += 1024) {
-    mdf::Vec<float, 8> s14 = mdf::load<8>(b6, (tree * 5) * p2 + c);
+    mdf::Vec<float, 8> s14 = mdf::load<8>(b6, (tree * 4) * p2 + c);
     #pragma unroll 4
     for (mdf::i32 q = 1; q < members; ++q) {
-      const mdf::Vec<float, 8> z = mdf::load<8>(b6, (tree * 5 + q) * p2 + c);
+      const mdf::Vec<float, 8> z = mdf::load<8>(b6, (tree * 4 + q) * p2 + c);
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
         s14.v[j] = mdf::Sum::apply(s14.v[j], z.v[j]);
