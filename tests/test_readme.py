@@ -261,7 +261,9 @@ def written(name: str) -> str:
     return textwrap.dedent(found[1])
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+@pytest.mark.parametrize(
+    "launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.launch_again)]
+)
 def test_the_program_over_dtensors_runs(launcher: str, tmp_path: Path) -> None:
     script = tmp_path / "tp_mlp.py"
     script.write_text(written("dtensors"))

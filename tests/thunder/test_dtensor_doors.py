@@ -231,9 +231,11 @@ def test_patches_are_made_once() -> None:
             patches.update_aliases._get_new_alias,
             patches.prims.update_aliases.meta,
             patches.jit_ext._general_jit_lookaside_map[isinstance],
+            patches.jit_ext.interpreter_needs_wrap,
         ]
 
     before = places()
+    assert patches.guard_arguments(mdfuse_executor)
     patches.apply(mdfuse_executor)
     assert all(x is y for x, y in zip(before, places(), strict=True))
 
@@ -274,4 +276,5 @@ def test_another_version_of_thunder_is_told_of(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(patches, "version", lambda name: "0.9.1")
     with pytest.warns(UserWarning, match=r"Thunder 0\.9\.1 is not 0\.2\.6") as told:
         patches.apply(mdfuse_executor)
-    assert len(told) == len(patches.PATCHES)
+        assert not patches.guard_arguments(mdfuse_executor)
+    assert len(told) == len(patches.PATCHES) + 1

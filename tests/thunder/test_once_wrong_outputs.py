@@ -114,6 +114,30 @@ def test_log_softmax_of_infinite_logits(
     torch.testing.assert_close(*gradients, equal_nan=True)
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (lambda x, d: torch.softmax(x, d), (0, 1)),
+        (lambda x, d: torch.sum(x, d), ([0, 1], [1], [0])),
+        (lambda x, d: torch.mean(x, **d), ({"dim": [0]}, {"dim": [1]})),
+        (lambda x, d: torch.permute(x, d), ([0, 1], [1, 0])),
+        (lambda x, d: x.reshape(d), ([2, 6], [12], [6, 2])),
+        (lambda x, d: x[d], ([0, 1], [1, 2])),
+        (lambda x, d: x * d[0] + d[1], ([2.0, 1.0], [2.0, 3.0])),
+        (lambda x, d: F.layer_norm(x, d), ([4], [3, 4])),
+        (lambda x, d: F.pad(x, d), ([1, 0], [0, 1])),
+        (lambda x, d: torch.cat([x, *d]), ([torch.ones(1, 4)], [torch.zeros(1, 4)])),
+        (lambda x, d: torch.cat(d), ([torch.ones(1, 4)] * 2, [torch.zeros(2, 4)] * 2)),
+    ],
+)
+def test_a_list_given_with_other_contents_is_another_call(
+    function: Callable[..., torch.Tensor], arguments: tuple[Any, ...]
+) -> None:
+    x, jitted = torch.arange(12.0).view(3, 4), jit(function)
+    for given in arguments:
+        torch.testing.assert_close(jitted(x, given), function(x, given))
+
+
 symbolic_values = pytest.mark.filterwarnings("ignore:The 'symbolic values' cache option")
 
 

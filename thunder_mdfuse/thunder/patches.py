@@ -1,7 +1,8 @@
-"""The private places of Thunder that are changed for DTensors: all of them, and each once.
+"""The private places of Thunder that are changed: all of them, and each once.
 
-Every change is for DTensors alone and leaves the rest of Thunder as it is. Where one cannot be made
-(another version of Thunder, a place that is gone) a warning says what is lost; the rest works.
+Every change but ``guard_arguments`` is for DTensors alone, and that one for the doors of this
+executor; the rest of Thunder stays as it is. Where one cannot be made (another version of Thunder,
+a place that is gone) a warning says what is lost; the rest works.
 """
 
 import warnings
@@ -44,19 +45,27 @@ class Patch:
 
 def apply(executor: FusionExecutor) -> None:
     """Change Thunder, for jits that name ``executor``."""
-    found = version("lightning-thunder")
-    known = found.startswith(_KNOWN)
     for patch in PATCHES:
-        try:
-            if known:
-                patch.apply(executor)
-                continue
-        except AttributeError:
-            pass
-        warnings.warn(
-            f"Thunder {found} is not {' or '.join(_KNOWN)}, so with DTensors {patch.without}",
-            stacklevel=2,
-        )
+        _applied(patch, executor)
+
+
+def guard_arguments(executor: FusionExecutor) -> bool:
+    """Let Thunder see what is inside of a list that a door of ``executor`` is given, as it does for
+    its own symbols: it guards the numbers and takes the tensors for inputs. Whether that was done.
+    """
+    return _applied(GUARD, executor)
+
+
+def _applied(patch: Patch, executor: FusionExecutor) -> bool:
+    found = version("lightning-thunder")
+    try:
+        if found.startswith(_KNOWN):
+            patch.apply(executor)
+            return True
+    except AttributeError:
+        pass
+    warnings.warn(f"Thunder {found} is not {' or '.join(_KNOWN)}, so {patch.without}", stacklevel=3)
+    return False
 
 
 def _once(found: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,6 +74,26 @@ def _once(found: Callable[..., Any], original: Callable[..., Any]) -> Callable[.
         return original
     found.__wrapped__, found.mdfuse = original, True  # type: ignore[attr-defined]
     return found
+
+
+def _guard_arguments(executor: FusionExecutor) -> None:
+    original, track = jit_ext.interpreter_needs_wrap, jit_ext.recursively_proxy
+    doors: set[int] = set()
+
+    def found(function: Callable[..., Any]) -> Callable[..., Any]:
+        call = original(function)
+        if not doors:
+            doors.update(map(id, executor._lookasides.values()))
+        if id(function) not in doors:
+            return call
+
+        def door(*args: Any, **kwargs: Any) -> Any:
+            track(*args, *kwargs.values())
+            return call(*args, **kwargs)
+
+        return door
+
+    jit_ext.interpreter_needs_wrap = _once(found, original)
 
 
 def _set_meta(symbol: Symbol, meta: Callable[..., Any]) -> None:
@@ -163,15 +192,22 @@ def _know_instances(executor: FusionExecutor) -> None:
     doors[isinstance] = _once(found, original)
 
 
+GUARD = Patch(
+    _guard_arguments,
+    "this executor has no functions of its own: with DTensors there are those of Thunder alone, "
+    "and relu, nll_loss and the norms are as Thunder has them",
+)
 PATCHES = [
     Patch(
         _dispatch_direct_calls,
-        "the gradient of a value that is used twice, and comparisons, end in an error of Thunder's",
+        "with DTensors the gradient of a value that is used twice, and comparisons, end in an "
+        "error of Thunder's",
     ),
     Patch(
         _align_cotangents,
-        "a cotangent whose placements are not the result's ends in an error of Thunder's",
+        "with DTensors a cotangent whose placements are not the result's ends in an error of "
+        "Thunder's",
     ),
-    Patch(_keep_types_of_aliases, "in-place functions end in an error of Thunder's"),
+    Patch(_keep_types_of_aliases, "in-place functions of DTensors end in an error of Thunder's"),
     Patch(_know_instances, "isinstance(x, DTensor) is False in a jitted function"),
 ]
