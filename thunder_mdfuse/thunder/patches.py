@@ -81,7 +81,7 @@ def _guard_arguments(executor: FusionExecutor) -> None:
     doors: set[int] = set()
 
     def found(function: Callable[..., Any]) -> Callable[..., Any]:
-        call = original(function)
+        call: Callable[..., Any] = original(function)
         if not doors:
             doors.update(map(id, executor._lookasides.values()))
         if id(function) not in doors:
