@@ -102,6 +102,23 @@ def test_a_look_up_goes_before_what_it_looks_up():
     assert torch.equal(results(text, x, index)[0], torch.gather(x.exp() * 2, 1, index))
 
 
+@pytest.mark.parametrize(("classes", "moved"), [(8, "all_reduce f64[5, 1]"), (7, None)])
+def test_a_look_up_behind_a_pad_leaves_the_padding_out(classes, moved):
+    """As Thunder ignores a target: it looks it up in a class more, which is 0."""
+    text = f"""global mesh[tp=4]
+        %0 = input(position=0) : f64[5, {classes}] @ [Shard(1)]
+        %1 = input(position=1) : i64[5, 1] @ [Replicate]
+        %2 = neg(%0) : f64[5, {classes}]
+        %3 = const(value='0.5', dtype=f64) : f64
+        %4 = pad(%2, %3; low=[0, 0], high=[0, 1]) : f64[5, {classes + 1}]
+        %5 = take_along_axis(%4, %1; dim=1) : f64[5, 1] @ [Replicate]
+        return %5"""
+    assert moved is None or collectives(text) == [moved]
+    x, index = whole_numbers(5, classes), torch.tensor([[3], [0], [classes], [5], [2]])
+    wanted = torch.gather(F.pad(-x, (0, 1), value=0.5), 1, index)
+    assert torch.equal(results(text, x, index)[0], wanted)
+
+
 def test_the_gradient_of_a_look_up_is_made_in_blocks():
     """As Thunder differentiates a look-up: no rank makes more than its block, nothing is moved."""
     text = """global mesh[tp=4]

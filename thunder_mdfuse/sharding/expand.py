@@ -6,9 +6,10 @@ its result, or None where the node stays as it is. Both rewrites give the same e
 - ``argmax`` and ``argmin`` over a sharded dim: the extreme value is an all_reduce of a reduced
   tensor, and so is the smallest index at which it stands. Gathering would move the whole operand.
 - ``gather`` and ``take_along_axis`` of an elementwise result along a sharded dim: the operands are
-  looked up first. So a cross entropy over sharded classes looks up the logits, whose pending sum
-  is reduced together with that of the exponentials; the logits are never gathered (loss parallel,
-  as in Megatron-LM, arXiv:1909.08053 section 3).
+  looked up first; of a ``pad`` at the end of the dim, what is before its end. So a cross entropy
+  over sharded classes looks up the logits, whose pending sum is reduced together with that of the
+  exponentials; the logits are never gathered (loss parallel, as in Megatron-LM, arXiv:1909.08053
+  section 3).
 """
 
 from collections.abc import Callable, Iterable
@@ -112,9 +113,11 @@ def _look_up_first(
     fewer = nominal(at.shape[attrs.dim]) < nominal(t.shape[attrs.dim])
     if any(t.shape[d] != at.shape[d] for d in rest) or not fewer:
         return None
+    maker = builder.nodes[x.node]
+    if maker.op == "pad":
+        return _look_up_unpadded(builder, mesh, emit, node, maker, index)
     if not _cut(builder, mesh, x, (attrs.dim,)):
         return None
-    maker = builder.nodes[x.node]
     if row(maker.op).kind != "elementwise" or len(maker.types) > 1:
         return None
 
@@ -132,6 +135,26 @@ def _look_up_first(
         return deeper or emit(node.op, (use, index), attrs, None)
 
     return emit(maker.op, tuple(map(looked_up, maker.args)), maker.attrs, _wanted(node))
+
+
+def _look_up_unpadded(
+    builder: Builder, mesh: Mesh, emit: Emit, node: Node, pad: Node, index: Use
+) -> Use | None:
+    """What stands in the operand of a ``pad`` at the end of the dim, or else the padding."""
+    attrs: Any = node.attrs
+    ends: Any = pad.attrs
+    x, padding = pad.args
+    size = builder.tensor(x).shape[attrs.dim]
+    others = [high for d, high in enumerate(ends.high) if d != attrs.dim]
+    if any(ends.low) or any(others) or size == 0 or not _cut(builder, mesh, x, (attrs.dim,)):
+        return None
+    inside = emit("lt", (index, _number(builder, size)), NO_ATTRS, None)
+    last = _number(builder, sizes.add(size, -1))
+    near = emit("minimum", (index, last), NO_ATTRS, None)
+    own = replace(node, types=(TensorType(builder.tensor(x).dtype, builder.tensor(index).shape),))
+    found = _look_up_first(builder, mesh, emit, own, (x, near))
+    found = found or emit(node.op, (x, near), node.attrs, None)
+    return emit("where", (inside, found, padding), NO_ATTRS, _wanted(node))
 
 
 EXPANSIONS: dict[str, Expansion] = {

@@ -229,4 +229,6 @@ def spec_on(mesh: DeviceMesh, spec: DTensorSpec) -> DTensorSpec:
 
 def close(local: torch.Tensor, spec: DTensorSpec) -> DTensor:
     """The DTensor of a local result."""
+    # An input that is an output has its own gradient; torch wants it told apart.
+    local = local.detach() if local.requires_grad else local
     return DTensor(local, spec, requires_grad=False)  # type: ignore[no-untyped-call]

@@ -167,8 +167,15 @@ def _thought_only() -> Iterator[FakeTensorMode]:
     kept = {name: getattr(MaskBuffer, name) for name in _OF_MASKS}
     tracker = dtensor_random._rng_tracker
     dtensor_random._rng_tracker = None
+    masked: list[MaskBuffer] = []
+
+    def materialize(buffer: MaskBuffer, mask: torch.Tensor) -> None:
+        if buffer.data is None:
+            buffer.data = mask
+            masked.append(buffer)
+
     for name in kept:
-        setattr(MaskBuffer, name, lambda *_: None)
+        setattr(MaskBuffer, name, materialize if name == "materialize_mask" else lambda *_: None)
     try:
         with torch.random.fork_rng(devices=[]):
             yield FakeTensorMode(allow_non_fake_inputs=True)
@@ -176,6 +183,8 @@ def _thought_only() -> Iterator[FakeTensorMode]:
         dtensor_random._rng_tracker = tracker
         for name, method in kept.items():
             setattr(MaskBuffer, name, method)
+        for buffer in masked:
+            buffer.data = None
 
 
 def _fake(spec: DTensorSpec, device: Any, mode: FakeTensorMode) -> DTensor:

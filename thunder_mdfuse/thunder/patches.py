@@ -1,7 +1,7 @@
 """The private places of Thunder that are changed: all of them, and each once.
 
-Every change but ``guard_arguments`` is for DTensors alone, and that one for the doors of this
-executor; the rest of Thunder stays as it is. Where one cannot be made (another version of Thunder,
+Every change is for DTensors alone, but for ``guard_arguments``, which is for the doors of this
+executor, and for hooks of modules in its jits; the rest of Thunder stays as it is. Where one cannot be made (another version of Thunder,
 a place that is gone) a warning says what is lost; the rest works.
 """
 
@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from thunder_mdfuse.thunder import dtensor_twins as twins
+from thunder_mdfuse.thunder import hooks
 
 # Called by Thunder itself with whatever a user has: in autodiff, and for a proxy's comparisons.
 _CALLED_DIRECTLY = ("add", "eq", "ne", "lt", "le", "gt", "ge", "abs")
@@ -192,11 +193,23 @@ def _know_instances(executor: FusionExecutor) -> None:
     doors[isinstance] = _once(found, original)
 
 
+def _run_hooks(executor: FusionExecutor) -> None:
+    doors = jit_ext._general_jit_lookaside_map
+
+    def found(module: Any, *args: Any, **kwargs: Any) -> Any:
+        data = get_compile_data()
+        ours = data is not None and executor in data.executors_list
+        return (hooks.called if ours else hooks.as_torch)(module, *args, **kwargs)
+
+    doors[torch.nn.Module._call_impl] = found
+
+
 GUARD = Patch(
     _guard_arguments,
     "this executor has no functions of its own: with DTensors there are those of Thunder alone, "
     "and relu, nll_loss and the norms are as Thunder has them",
 )
+
 PATCHES = [
     Patch(
         _dispatch_direct_calls,
@@ -210,4 +223,5 @@ PATCHES = [
     ),
     Patch(_keep_types_of_aliases, "in-place functions of DTensors end in an error of Thunder's"),
     Patch(_know_instances, "isinstance(x, DTensor) is False in a jitted function"),
+    Patch(_run_hooks, "a module with hooks takes a second to trace, and as the root has an error"),
 ]

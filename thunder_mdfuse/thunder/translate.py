@@ -63,7 +63,7 @@ class Placed:
     """Placements by name, and what all changes of placement cost (see ``sharding.changes``)."""
 
     places: dict[str, Placements]
-    cost: int
+    cost: int  # of what the last results need
 
 
 def placements_of(
@@ -89,7 +89,9 @@ def placements_of(
     changed = reshard(propagate(decompose(fusion)))
     uses = {name: o.value for name, o in zip(names, changed.outputs, strict=True)}
     places = {name: _settled(changed, use, name in pins) for name, use in uses.items()}
-    return Placed({n: p for n, p in places.items() if p is not None}, _cost(changed, mesh))
+    read = {p.name for b in bsyms for p in b.flat_proxy_args}
+    last = [use for name, use in uses.items() if name in pins or name not in read]
+    return Placed({n: p for n, p in places.items() if p is not None}, _cost(changed, last, mesh))
 
 
 def _settled(fusion: Fusion, use: Use, pinned: bool) -> Placements | None:
@@ -115,9 +117,13 @@ def _wanted(fusion: Fusion, use: Use) -> set[Placements | None]:
     return found
 
 
-def _cost(fusion: Fusion, mesh: Mesh) -> int:
-    total = 0
-    for node in fusion.nodes:
+def _cost(fusion: Fusion, results: Sequence[Use], mesh: Mesh) -> int:
+    """What is moved for ``results``: propagation may leave behind what nothing needs any more."""
+    needed, total = {use.node for use in results}, 0
+    for i, node in reversed(list(enumerate(fusion.nodes))):
+        if i not in needed:
+            continue
+        needed |= {use.node for use in node.args}
         if isinstance(node.attrs, at.ReshardAttrs):
             t = fusion.tensor(node.args[0])
             assert t.placements is not None

@@ -1,0 +1,61 @@
+"""The decoders cut by ``parallelize_module``, as a user of torch writes it."""
+
+from models.llama import Llama
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+
+def tensor_parallel(model: Llama, mesh: DeviceMesh) -> Llama:
+    """Heads, hidden units and tokens cut; activations between the layers whole."""
+    rows = RowwiseParallel(input_layouts=Replicate())
+    parallelize_module(
+        model, mesh, {"tokens": rows, "head": ColwiseParallel(output_layouts=Replicate())}
+    )
+    for layer in model.layers:
+        columns = ("attention.q", "attention.k", "attention.v", "feed.gate", "feed.up")
+        plan = {name: ColwiseParallel() for name in columns}
+        plan |= {name: RowwiseParallel() for name in ("attention.out", "feed.down")}
+        parallelize_module(layer, mesh, plan)
+    return model
+
+
+def sequence_parallel(model: Llama, mesh: DeviceMesh) -> Llama:
+    """As ``tensor_parallel``, with the sequence cut where activations were whole; logits stay cut
+    for ``loss_parallel``.
+    """
+    whole = (Replicate(), None, None)
+    plan = {
+        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(
+            input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+        ),
+    }
+    parallelize_module(model, mesh, plan)
+    for layer in model.layers:
+        columns = ("attention.q", "attention.k", "attention.v", "feed.gate", "feed.up")
+        plan = {name: ColwiseParallel() for name in columns}
+        plan |= {name: SequenceParallel() for name in ("attention_norm", "feed_norm")}
+        plan |= {
+            "attention": PrepareModuleInput(
+                input_layouts=(Shard(1), None, None), desired_input_layouts=whole
+            ),
+            "attention.out": RowwiseParallel(output_layouts=Shard(1)),
+            "feed": PrepareModuleInput(
+                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+            ),
+            "feed.down": RowwiseParallel(output_layouts=Shard(1)),
+            "": PrepareModuleOutput(
+                output_layouts=Shard(1), desired_output_layouts=Shard(1), use_local_output=True
+            ),
+        }
+        parallelize_module(layer, mesh, plan)
+    return model

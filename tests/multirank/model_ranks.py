@@ -1,0 +1,132 @@
+"""Whole decoders, cut by parallelize_module, on the ranks of a job: as the whole model in eager.
+
+Started by test_model_multirank.py. Loss, gradients and steps of training are those of the eager
+model that is not cut; placements of gradients and what is sent, those of eager DTensor.
+"""
+
+import copy
+import logging
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from models.llama import Config, Llama
+from models.parallel import sequence_parallel, tensor_parallel
+from models.test_decoders import Batch, batch, jit, made
+from multirank.ranks import mesh_of
+from multirank.traffic import Traffic
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
+
+from thunder_mdfuse import explain
+from thunder_mdfuse.comm.communicator import Communicator
+
+STEPS = 4
+SMALL = Config(vocabulary=64, width=32, layers=1, heads=4, groups=2, hidden=48, length=8)
+
+
+@dataclass
+class Step:
+    """One step of one side: its loss, gradients, and what was sent for each."""
+
+    loss: torch.Tensor
+    gradients: dict[str, torch.Tensor]
+    forward: Traffic
+    backward: Traffic
+
+
+def step(model: nn.Module, call: Any, given: Batch) -> Step:
+    model.zero_grad()
+    with Traffic() as forward:
+        loss = call(*given)
+    with Traffic() as backward:
+        loss.backward()
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return Step(whole(loss.detach()), gradients, forward, backward)
+
+
+def whole(x: torch.Tensor) -> torch.Tensor:
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def curve(model: nn.Module, call: Any) -> list[float]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for number in range(STEPS):
+        loss = call(*texts(number))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(whole(loss.detach()).item())
+    return losses
+
+
+def texts(seed: int) -> Batch:
+    return batch(seed, SMALL.vocabulary, SMALL.length)
+
+
+def check(
+    right: nn.Module,
+    cut: Callable[[Any, DeviceMesh], nn.Module],
+    mesh: DeviceMesh,
+    loss_mode: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    reductions: int | None = None,
+) -> None:
+    """``reductions``: how many collectives the backward pass has."""
+    model, eager = (cut(copy.deepcopy(right), mesh) for _ in range(2))
+    jitted = jit(model)
+    wanted = step(right, right, texts(0))
+    with loss_mode():
+        jitted(*texts(0))  # fake DTensors say how all is placed, and "send" while they do
+        theirs, ours = step(eager, eager, texts(0)), step(model, jitted, texts(0))
+        losses = curve(model, jitted)
+    torch.testing.assert_close(ours.loss, wanted.loss, rtol=1e-5, atol=1e-5)
+    assert ours.gradients.keys() == wanted.gradients.keys()
+    for name, g in wanted.gradients.items():
+        found, placed = ours.gradients[name], theirs.gradients[name]
+        assert type(found) is type(placed), name
+        if isinstance(found, DTensor):
+            assert found.placements == placed.placements, f"{name}: {found.placements}"
+        error = (whole(found) - g).norm() / g.norm()
+        assert error <= 1e-5, f"{name}: {error}"
+    for mine, yours in ((ours.forward, theirs.forward), (ours.backward, theirs.backward)):
+        assert mine.collectives <= yours.collectives, f"{mine}, eager has {yours}"
+        assert mine.bytes <= yours.bytes, f"{mine}, eager has {yours}"
+    assert reductions in (ours.backward.collectives, None), ours.backward
+    assert losses == pytest.approx(curve(right, right), rel=2e-4)
+    assert explain(jitted).unfused == ()
+
+
+def on_one_axis(mesh: DeviceMesh) -> None:
+    """The backward pass reduces once before the head, once for gate and up, once for q, k and v."""
+    check(made(Llama, SMALL), tensor_parallel, mesh, reductions=3)
+
+
+def with_sequences_cut(mesh: DeviceMesh) -> None:
+    check(made(Llama, SMALL), sequence_parallel, mesh, loss_parallel)
+
+
+def main() -> None:
+    logging.disable(logging.WARNING)
+    communicator = Communicator.instance()
+    assert communicator.group is not None
+    mesh = mesh_of(range(communicator.size()))
+    for f in (on_one_axis, with_sequences_cut):
+        if len(sys.argv) > 1 and f.__name__ not in sys.argv[1:]:
+            continue
+        start = time.perf_counter()
+        f(mesh)
+        print(f"{f.__name__}: {time.perf_counter() - start:.1f} s")
+    print(f"rank {dist.get_rank()} ok", flush=True)
+
+
+if __name__ == "__main__":
+    main()
