@@ -20,6 +20,7 @@ from thunder_mdfuse import knobs, pipeline
 from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.comm.agreed import Agreed, agreed_by
 from thunder_mdfuse.comm.agreement import agree
+from thunder_mdfuse.comm.seeds import agree_on_seed
 from thunder_mdfuse.comm.team import axis_names, mesh_coordinate
 from thunder_mdfuse.compile.device import current_target, default_target
 from thunder_mdfuse.dump import Dump
@@ -72,6 +73,7 @@ class Executable:
         self.dump = Dump(name)
         self.local = pipeline.lower(fusion, self.dump)
         self.communicates = any(row(n.op).kind == "start" for n in self.local.nodes)
+        self.draws = any(n.op == "rng_state" for n in self.local.nodes)
         self._entries: dict[Key, Entry] = {}
         self._plans: Lru[Key, list[tuple[ProgramPlan, list[KernelText]]]] = Lru(MOST_PLANS)
         self._lock = threading.RLock()
@@ -107,6 +109,8 @@ class Executable:
             communicate = Communicate(device_mesh)
             if not all(team.epoch == epoch for team, epoch in entry.agreed):
                 entry.agreed = self._agree(communicate, entry.sizes)
+        if self.draws and device_mesh is not None:
+            agree_on_seed(device_mesh, _device(inputs))
         with torch.no_grad():
             if entry.bound is not None:
                 return entry.bound.run(inputs, communicate)

@@ -1,5 +1,6 @@
 """The decoders cut by ``parallelize_module``, as a user of torch writes it."""
 
+from models.gpt2 import GPT2
 from models.llama import Llama
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
@@ -58,4 +59,27 @@ def sequence_parallel(model: Llama, mesh: DeviceMesh) -> Llama:
             ),
         }
         parallelize_module(layer, mesh, plan)
+    return model
+
+
+def sequence_parallel_gpt2(model: GPT2, mesh: DeviceMesh) -> GPT2:
+    """Between the layers DTensors of which the sequence is cut, dropout among them."""
+
+    def cut(dim: int) -> RowwiseParallel:
+        return RowwiseParallel(
+            input_layouts=Replicate(), output_layouts=Shard(dim), use_local_output=False
+        )
+
+    plan = {"tokens": cut(1), "places": cut(0), "norm": SequenceParallel()}
+    parallelize_module(model, mesh, plan)
+    for block in model.blocks:
+        plan = {
+            "norm1": SequenceParallel(),
+            "norm2": SequenceParallel(),
+            "qkv": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+            "out": cut(1),
+            "up": ColwiseParallel(input_layouts=Shard(1)),
+            "down": RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
+        }
+        parallelize_module(block, mesh, plan)
     return model

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from models.gpt2 import GPT2
 from models.llama import Config, Llama
-from models.parallel import sequence_parallel, tensor_parallel
-from models.test_decoders import Batch, batch, jit, made
+from models.parallel import sequence_parallel, sequence_parallel_gpt2, tensor_parallel
+from models.test_decoders import Batch, batch, gradients, jit, made
 from multirank.ranks import mesh_of
 from multirank.traffic import Traffic
 from torch import nn
@@ -57,6 +58,13 @@ def whole(x: torch.Tensor) -> torch.Tensor:
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 
+def compare(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, g in wanted.items():
+        error = (whole(found[name]) - g).norm() / g.norm()
+        assert error <= 1e-5, f"{name}: {error}"
+
+
 def curve(model: nn.Module, call: Any) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
@@ -89,14 +97,12 @@ def check(
         theirs, ours = step(eager, eager, texts(0)), step(model, jitted, texts(0))
         losses = curve(model, jitted)
     torch.testing.assert_close(ours.loss, wanted.loss, rtol=1e-5, atol=1e-5)
-    assert ours.gradients.keys() == wanted.gradients.keys()
-    for name, g in wanted.gradients.items():
-        found, placed = ours.gradients[name], theirs.gradients[name]
+    compare(ours.gradients, wanted.gradients)
+    for name, placed in theirs.gradients.items():
+        found = ours.gradients[name]
         assert type(found) is type(placed), name
         if isinstance(found, DTensor):
             assert found.placements == placed.placements, f"{name}: {found.placements}"
-        error = (whole(found) - g).norm() / g.norm()
-        assert error <= 1e-5, f"{name}: {error}"
     for mine, yours in ((ours.forward, theirs.forward), (ours.backward, theirs.backward)):
         assert mine.collectives <= yours.collectives, f"{mine}, eager has {yours}"
         assert mine.bytes <= yours.bytes, f"{mine}, eager has {yours}"
@@ -114,12 +120,26 @@ def with_sequences_cut(mesh: DeviceMesh) -> None:
     check(made(Llama, SMALL), sequence_parallel, mesh, loss_parallel)
 
 
+def with_dropout(mesh: DeviceMesh) -> None:
+    """The masks of one rank, though every rank has a seed of its own: loss and gradients say so."""
+    alone = made(GPT2, SMALL.vocabulary, 32, 1, 4, SMALL.length, 0.25)
+    model = sequence_parallel_gpt2(copy.deepcopy(alone), mesh)
+    one, many = jit(alone), jit(model)
+    for seed, apart in ((5, 10), (6, 10), (6, 0)):  # another seed is agreed on anew
+        torch.manual_seed(seed)
+        wanted = one(*texts(0))
+        torch.manual_seed(seed + apart * dist.get_rank())
+        found = many(*texts(0))
+        torch.testing.assert_close(whole(found.detach()), wanted.detach(), rtol=1e-5, atol=1e-5)
+        compare(gradients(model, found), gradients(alone, wanted))
+
+
 def main() -> None:
     logging.disable(logging.WARNING)
     communicator = Communicator.instance()
     assert communicator.group is not None
     mesh = mesh_of(range(communicator.size()))
-    for f in (on_one_axis, with_sequences_cut):
+    for f in (on_one_axis, with_sequences_cut, with_dropout):
         if len(sys.argv) > 1 and f.__name__ not in sys.argv[1:]:
             continue
         start = time.perf_counter()
