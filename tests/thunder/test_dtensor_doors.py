@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 
 from thunder_mdfuse import explain, mdfuse_executor
-from thunder_mdfuse.thunder import patches, region
+from thunder_mdfuse.thunder import dtensor_eager, patches, region
 from thunder_mdfuse.thunder.dtensor_doors import OPERATORS
 
 
@@ -278,3 +278,37 @@ def test_another_version_of_thunder_is_told_of(monkeypatch: pytest.MonkeyPatch) 
         patches.apply(mdfuse_executor)
         assert not patches.guard_arguments(mdfuse_executor)
     assert len(told) == len(patches.PATCHES) + 1
+
+
+def asked(layers: int, mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often eager DTensor is asked for an MLP of so many equal layers, with gradients."""
+
+    def mlp(x: Any, weights: Any) -> Any:
+        for up, down in weights:
+            x = x + F.linear(F.gelu(F.linear(x[:, 0:], up)), down).redistribute(
+                placements=[Replicate()]
+            )
+        return x
+
+    questions: list[str] = []
+    for name in ("results", "gradients"):
+        ask = getattr(dtensor_eager, name)
+
+        def counted(call: Any, *args: Any, ask: Any = ask) -> Any:
+            questions.append(call.name)
+            return ask(call, *args)
+
+        monkeypatch.setattr(dtensor_eager, name, counted)
+    pairs = [
+        tuple(distribute_tensor(torch.randn(8, 8), mesh, [Shard(d)]) for d in (0, 1))
+        for _ in range(layers)
+    ]
+    weights = [tuple(w.requires_grad_() for w in pair) for pair in pairs]
+    x = distribute_tensor(torch.randn(4, 8), mesh, [Replicate()])
+    jit(mlp)(x, weights).to_local().sum().backward()
+    monkeypatch.undo()
+    return len(questions)
+
+
+def test_equal_layers_ask_eager_once(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(4, mesh, monkeypatch) == asked(2, mesh, monkeypatch) > 0

@@ -8,6 +8,7 @@ decides.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -48,6 +49,23 @@ class Call:
     @property
     def name(self) -> str:
         return getattr(self.function, "__name__", "call").strip("_")
+
+    @cached_property
+    def key(self) -> Any:
+        """Equal for calls to which eager DTensor has the same answer; None where that is unknown.
+
+        Contexts such as ``loss_parallel`` give DTensor's dispatcher other rules.
+        """
+        leaves = tuple(
+            (type(x), x.__reduce__() if isinstance(x, slice) else x) for x in self.leaves
+        )
+        rules = frozenset(DTensor._op_dispatcher._custom_op_handlers.items())
+        found = (self.function, leaves, self.tree, self.device_type, self.autocast, rules)
+        try:
+            hash(found)
+        except TypeError:
+            return None
+        return found
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[Any, Any]:
         """Positional and keyword arguments with ``tensors`` in their places."""

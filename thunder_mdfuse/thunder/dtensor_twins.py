@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from thunder.core.compile_data import get_compile_data
@@ -49,11 +50,15 @@ class Twin:
     cotangents: tuple[int, ...] = ()
     # The symbols of the gradient read values from inside of the call: both are expanded or none.
     forward: "Twin | None" = None
-    _known: dict[Any, Any] = field(default_factory=dict, init=False)
+    # What eager has answered so far, also to equal calls: layer after layer asks the same.
+    _known: dict[Any, Any] = field(default_factory=lambda: _answers(), init=False)
 
     def answer(self, specs: Sequence[DTensorSpec], device: Any) -> list[Any] | None:
         """The specs that eager gives for operands with ``specs``; None where it has no rule."""
-        key = (tuple(specs), str(device))
+        # Equal meshes may have other process groups, so an answer is for the mesh that asks.
+        meshes = tuple(id(s.mesh) for s in specs if isinstance(s, DTensorSpec))
+        asked = self.call.key or self.call
+        key = (asked, self.wanted, self.cotangents, tuple(specs), meshes, str(device))
         if key not in self._known:
             self._known[key] = self._asked(specs, device)
         found: list[Any] | None = self._known[key]
@@ -75,6 +80,15 @@ class Twin:
         n = len(self.cotangents)
         given = dict(zip(self.cotangents, operands[:n], strict=True))
         return self.call.gradients(operands[n:], self.wanted, given)
+
+
+_of_jits: "WeakKeyDictionary[Any, dict[Any, Any]]" = WeakKeyDictionary()
+
+
+def _answers() -> dict[Any, Any]:
+    """Eager's answers for the function that is being jitted."""
+    data = get_compile_data()
+    return {} if data is None else _of_jits.setdefault(data, {})
 
 
 class PlaceId(str):

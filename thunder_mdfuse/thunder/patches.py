@@ -1,8 +1,9 @@
 """The private places of Thunder that are changed: all of them, and each once.
 
 Every change is for DTensors alone, but for ``guard_arguments``, which is for the doors of this
-executor, and for hooks of modules in its jits; the rest of Thunder stays as it is. Where one cannot be made (another version of Thunder,
-a place that is gone) a warning says what is lost; the rest works.
+executor, and for hooks of modules in its jits; the rest of Thunder stays as it is. Where one cannot
+be made (another version of Thunder, a place that is gone) a warning says what is lost; the rest
+works.
 """
 
 import warnings
