@@ -1,7 +1,7 @@
 """The decoders cut by ``parallelize_module``, as a user of torch writes it."""
 
 from models.gpt2 import GPT2
-from models.llama import Llama
+from models.llama import FeedForward, Llama
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -13,6 +13,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+COLUMNS = ("attention.q", "attention.k", "attention.v", "feed.gate", "feed.up")
+
 
 def tensor_parallel(model: Llama, mesh: DeviceMesh) -> Llama:
     """Heads, hidden units and tokens cut; activations between the layers whole."""
@@ -21,11 +23,15 @@ def tensor_parallel(model: Llama, mesh: DeviceMesh) -> Llama:
         model, mesh, {"tokens": rows, "head": ColwiseParallel(output_layouts=Replicate())}
     )
     for layer in model.layers:
-        columns = ("attention.q", "attention.k", "attention.v", "feed.gate", "feed.up")
-        plan = {name: ColwiseParallel() for name in columns}
+        plan = {name: ColwiseParallel() for name in COLUMNS}
         plan |= {name: RowwiseParallel() for name in ("attention.out", "feed.down")}
         parallelize_module(layer, mesh, plan)
     return model
+
+
+def tensor_parallel_feed(feed: FeedForward, mesh: DeviceMesh) -> FeedForward:
+    plan = {name: ColwiseParallel() for name in ("gate", "up")}
+    return parallelize_module(feed, mesh, {**plan, "down": RowwiseParallel()})
 
 
 def sequence_parallel(model: Llama, mesh: DeviceMesh) -> Llama:
@@ -42,8 +48,7 @@ def sequence_parallel(model: Llama, mesh: DeviceMesh) -> Llama:
     }
     parallelize_module(model, mesh, plan)
     for layer in model.layers:
-        columns = ("attention.q", "attention.k", "attention.v", "feed.gate", "feed.up")
-        plan = {name: ColwiseParallel() for name in columns}
+        plan = {name: ColwiseParallel() for name in COLUMNS}
         plan |= {name: SequenceParallel() for name in ("attention_norm", "feed_norm")}
         plan |= {
             "attention": PrepareModuleInput(

@@ -1,8 +1,14 @@
-"""All functions of DTensors on one mesh axis; started by test_dtensor_multirank.py."""
+"""All functions of DTensors on one mesh axis, and decoders; started by test_dtensor_multirank.py.
+
+Arguments: names of checks of decoders.py, to run these alone.
+"""
 
 import logging
+import sys
+import time
 
 import torch.distributed as dist
+from multirank.decoders import ON_ONE_AXIS
 from multirank.dtensor_functions import check, functions
 from multirank.ranks import mesh_of
 
@@ -14,9 +20,15 @@ def main() -> None:
     communicator = Communicator.instance()
     assert communicator.group is not None
     mesh = mesh_of(range(communicator.size()))
-    done = functions()
+    asked = sys.argv[1:]
+    done = [] if asked else functions()
     for function in done:
         check(function, mesh)
+    for decoder in ON_ONE_AXIS:
+        if decoder.__name__ in asked or not asked:
+            start = time.perf_counter()
+            decoder(mesh)
+            print(f"{decoder.__name__}: {time.perf_counter() - start:.1f} s")
     print(f"rank {dist.get_rank()} ok: {len(done)} functions", flush=True)
 
 

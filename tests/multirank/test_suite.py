@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 import torch
-from multirank import direct_cases, direct_shardings, dtensor_functions, thunder_cases
+from multirank import decoders, direct_cases, direct_shardings, dtensor_functions, thunder_cases
 from multirank.ranks import DEVICE, Case
 from multirank.runner import run_ranks
 from torch.distributed.distributed_c10d import _set_pg_timeout
@@ -23,6 +23,7 @@ CASES = [
     *direct_shardings.CASES,
     *thunder_cases.CASES,
     *dtensor_functions.CASES,
+    *decoders.CASES,
 ]
 RANKS = read_launch(knobs.launcher_environment()).size
 COUNTS = {n: len([case for case in CASES if case.ranks <= n]) for n in (2, 4)}
