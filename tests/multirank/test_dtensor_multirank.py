@@ -1,4 +1,4 @@
-"""Functions of DTensors over real ranks against eager DTensor: values, gradients, traffic."""
+"""Functions of DTensors, and decoders, over real ranks: values, gradients, traffic."""
 
 from pathlib import Path
 
@@ -8,6 +8,6 @@ SCRIPT = Path(__file__).with_name("dtensor_ranks.py")
 
 
 def test_functions() -> None:
-    output = run_ranks(SCRIPT, 2, env={"MDFUSE_BACKEND": "reference"})
+    output = run_ranks(SCRIPT, 2, timeout=300, env={"MDFUSE_BACKEND": "reference"})
     for rank in range(2):
         assert f"rank {rank} ok" in output, output
