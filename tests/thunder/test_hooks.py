@@ -10,6 +10,7 @@ import torch.distributed as dist
 from against_eager import jit
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -104,6 +105,12 @@ def test_a_hook_that_cannot_be_traced_is_named(wrap: Callable[[Any], nn.Module])
     module.register_forward_hook(prints_value)
     with pytest.raises(ExecutorError, match=r"forward hook .*prints_value of a Scaled cannot"):
         jit(wrap(module))(torch.randn(3))
+
+
+def test_the_hooks_of_fully_shard_are_named(mesh: DeviceMesh) -> None:
+    module = fully_shard(Scaled(), mesh=mesh)
+    with pytest.raises(ExecutorError, match=r"forward pre-hook torch.distributed.fsdp.*Scaled can"):
+        jit(Outer(module))(torch.randn(3))
 
 
 def test_a_root_that_is_parallelized(mesh: DeviceMesh) -> None:

@@ -26,6 +26,8 @@ from thunder_mdfuse.errors import ExecutorError
 
 _RAISED = INTERPRETER_SIGNALS.EXCEPTION_RAISED
 _UNTRACEABLE = (InterpreterError, NotImplementedError)
+# Whose hooks look at the state of autograd, so that what they raise is about tracing.
+_OPAQUE = "torch.distributed.fsdp"
 _whole = torch.nn.Module._call_impl
 # The same under another name, for what is left to torch's own loop.
 _torch_loop = FunctionType(_whole.__code__, _whole.__globals__, _whole.__name__)
@@ -123,7 +125,7 @@ def _run(
         found = e
     except _Raised:
         found = get_interpreterruntimectx().curexc
-        if not isinstance(found, _UNTRACEABLE):
+        if not isinstance(found, _UNTRACEABLE) and not _module_of(hook).startswith(_OPAQUE):
             raise
     error = _untraceable(unwrap(self), kind, hook, found)
     error.__cause__ = found
@@ -143,13 +145,16 @@ def _wrapped(self: Any, kind: str, number: int, hook: Any) -> Any:
     return _interpret(lambda module, n: module._forward_pre_hooks[n], self, wrap_const(number))
 
 
+def _module_of(hook: Any) -> str:
+    return getattr(hook, "__module__", None) or type(hook).__module__
+
+
 def _untraceable(
     module: torch.nn.Module, kind: str, hook: Any, error: BaseException
 ) -> ExecutorError:
     name = getattr(hook, "__qualname__", repr(hook))
-    where = getattr(hook, "__module__", None) or type(hook).__module__
     return ExecutorError(
-        f"the {kind} {where}.{name} of a {type(module).__name__} cannot be traced: {error}; "
-        "write it with functions that Thunder traces, jit the modules inside of it on their own, "
+        f"the {kind} {_module_of(hook)}.{name} of a {type(module).__name__} cannot be traced: "
+        f"{error}; write it with functions that Thunder traces, jit the modules inside of it on their own, "
         "or use thunder.dynamo.thunderfx, which leaves such code to torch"
     )
