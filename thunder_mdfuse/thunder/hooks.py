@@ -155,6 +155,6 @@ def _untraceable(
     name = getattr(hook, "__qualname__", repr(hook))
     return ExecutorError(
         f"the {kind} {_module_of(hook)}.{name} of a {type(module).__name__} cannot be traced: "
-        f"{error}; write it with functions that Thunder traces, jit the modules inside of it on their own, "
-        "or use thunder.dynamo.thunderfx, which leaves such code to torch"
+        f"{error}; write it with functions that Thunder traces, jit the modules inside of it on "
+        "their own, or use thunder.dynamo.thunderfx, which leaves such code to torch"
     )
