@@ -94,7 +94,7 @@ class _Found:
         return instr.op == "reduce_amax" and self._through_casts(instr.args[0]) == x
 
     def _largest_or_zero(self, at: int, x: int) -> tuple[str, int] | None:
-        """Whether it is that, and 0 where it is infinite or -inf: how such a sum avoids NaN."""
+        """The sum's op if ``at`` is that, but 0 where it is infinite, or where it is -inf."""
         choice = self.body[at]
         if choice.op != "where":
             return None

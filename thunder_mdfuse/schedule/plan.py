@@ -257,7 +257,8 @@ class Launch:
     ``threads`` a block; ``group`` threads work on one row (a power of two or a multiple of 32 equal
     to ``threads``); each handles ``items`` vectors of ``vector`` elements; ``exact``: group * items
     * vector is the row's length, so no bounds are needed. ``hold``: where a row lives between
-    phases (``registers``, ``shared``, or ``none``: it is read again). ``parts``: how many blocks
+    phases (``registers``, ``shared``, ``staged``: in shared memory before it is needed, or
+    ``none``: it is read again). ``parts``: how many blocks
     share a row; ``cluster``: the same for blocks of one cluster, which hold it together.
     ``ragged``: vectors do not divide a flat domain, some elements are left over. ``shift``: how
     many elements before a row its first vector begins, where rows begin anywhere in memory; the

@@ -89,7 +89,7 @@ class Call:
                 for i, t in enumerate(tensors)
             ]
             # An in-place function must not get a leaf.
-            outs, _ = tree_flatten(self([_off_leaf(t, self.name) for t in leaves]))
+            outs, _ = tree_flatten(self([_off_leaf(t) for t in leaves]))
             given = [(outs[i], g) for i, g in cotangents.items() if outs[i].requires_grad]
             if not given:
                 return [None] * len(wanted)
@@ -102,7 +102,7 @@ class Call:
         return list(grads)
 
 
-def _off_leaf(t: Any, name: str) -> Any:
+def _off_leaf(t: Any) -> Any:
     return t.clone() if isinstance(t, torch.Tensor) and t.requires_grad else t
 
 
