@@ -1,11 +1,11 @@
 """Thunder's own tests with our executor, beside the same tests with Thunder's torch executor.
 
-``python tests/thunder/upstream [--every N] [--samples N] [FILE ...]``
+``python tests/thunder/upstream [--every N] [--samples N] [--device cpu|cuda] [FILE ...]``
 
-Each file of ``FILES`` (or each named, without ``test_``) runs once with each executor; what passes
-with torch and not with ours is printed, except for what ``accepted.txt`` lists with its reason. The
-exit code is 1 if anything is left. The tests come with the wheel of lightning-thunder and need the
-extra ``upstream``.
+Each file of ``FILES`` (or each named, without ``test_``) runs with our executor; what does not
+pass, and what is not there, runs with Thunder's torch executor. What passes with torch and not with
+ours is printed, except for what ``accepted.txt`` lists with its reason. The exit code is 1 if
+anything is left. The tests come with the wheel of lightning-thunder and need the extra ``upstream``.
 """
 
 import argparse
@@ -45,16 +45,22 @@ def upstream_tests() -> Path:
     return folder
 
 
-def run(executor: str, names: list[str], more: list[str]) -> Outcomes:
-    """The outcomes of the files ``names`` (without ``test_``) with one executor, by test."""
+def run(executor: str, name: str, more: list[str], named: list[str] | None = None) -> Outcomes:
+    """The outcomes of the file ``name`` (without ``test_``) with one executor, by test.
+
+    With ``named`` only these tests run; of the others it says that they are there.
+    """
     folder = upstream_tests()
     with tempfile.TemporaryDirectory() as scratch:
-        found = Path(scratch) / "outcomes.json"
+        found, chosen = Path(scratch) / "outcomes.json", Path(scratch) / "named.json"
         # Neither our pytest settings nor our conftest hold for Thunder's tests.
         command = [sys.executable, "-m", "pytest", "-p", "inject", "-p", "no:cacheprovider"]
         command += ["-c", os.devnull, "--rootdir", str(folder), "-q", "--tb=short", "-Wignore"]
         command += ["--executor", executor, "--outcomes", str(found), *more]
-        command += [str(folder / f"test_{name}.py") for name in names]
+        if named is not None:
+            chosen.write_text(json.dumps(named))
+            command += ["--named", str(chosen)]
+        command += [str(folder / f"test_{name}.py")]
         paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
             command,
@@ -63,10 +69,9 @@ def run(executor: str, names: list[str], more: list[str]) -> Outcomes:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        # 0: all passed; 1: some failed; 5: a share of few tests may be none. Anything else ran not
-        # all of the tests.
-        ended = (0, 1) if more[:2] == ["--every", "1"] else (0, 1, 5)
-        if done.returncode not in ended or not found.exists():
+        # 0: all passed; 1: some failed; 5: a choice may leave none. Anything else ran not all of
+        # the tests.
+        if done.returncode not in (0, 1, 5) or not found.exists():
             raise SystemExit(f"{' '.join(command)} gave {done.returncode}:\n{done.stdout[-4000:]}")
         outcomes: Outcomes = json.loads(found.read_text())
         return outcomes
@@ -83,18 +88,17 @@ def accepted() -> dict[str, str]:
 
 
 def worse(ours: Outcomes, torchs: Outcomes) -> list[str]:
-    """Tests that pass with torch's executor and with ours neither pass nor are skipped."""
-    missing = {"outcome": "failed", "why": "not among the tests that ran"}
+    """Tests that pass with torch's executor and not with ours, or that ours has not."""
     return sorted(
         name
         for name, entry in torchs.items()
-        if entry["outcome"] == "passed" and ours.get(name, missing)["outcome"] == "failed"
+        if entry["outcome"] == "passed" or (entry["outcome"] == "there" and name not in ours)
     )
 
 
 def counts(outcomes: Outcomes) -> str:
     found = Counter(entry["outcome"] for entry in outcomes.values())
-    return " ".join(f"{n} {what}" for what, n in sorted(found.items()))
+    return " ".join(f"{n} {what}" for what, n in sorted(found.items()) if what != "there") or "0"
 
 
 def main() -> int:
@@ -102,21 +106,28 @@ def main() -> int:
     parser.add_argument("files", nargs="*", default=FILES, help="names without test_")
     parser.add_argument("--every", type=int, default=1, help="run one test of so many")
     parser.add_argument("--samples", type=int, help="at most so many samples of each operator")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="leave out the other's tests")
+    parser.add_argument("--processes", type=int, default=0, help="processes for our executor")
     options = parser.parse_args()
     more = ["--every", str(options.every)]
     more += [] if options.samples is None else ["--samples", str(options.samples)]
+    more += [] if options.device is None else ["--device", options.device]
+    processes = ["-n", str(options.processes)] if options.processes else []
     known, left = accepted(), 0
     for name in options.files:
-        ours = run("mdfuse", [name], more)
-        torchs = run("torch", [name], more)
-        print(f"test_{name}: mdfuse {counts(ours)}; torch {counts(torchs)}", flush=True)
+        ours = run("mdfuse", name, [*more, *processes])
+        again = [test for test, entry in ours.items() if entry["outcome"] != "passed"]
+        torchs = run("torch", name, more, again)
+        print(
+            f"test_{name}: mdfuse {counts(ours)}; the rest with torch: {counts(torchs)}", flush=True
+        )
         for test in worse(ours, torchs):
             if test in known:
                 print(f"  accepted {test}: {known[test]}")
             else:
                 left += 1
-                why = ours.get(test, {}).get("why") or "not among the tests that ran"
-                print(f"  FAILED {test}\n    {why.strip().splitlines()[-1]}")
+                why = ours.get(test, {}).get("why") or "is not there"
+                print(f"  FAILED {test}\n    {why.strip().splitlines()[-1]}", flush=True)
     return 1 if left else 0
 
 

@@ -39,6 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--outcomes", type=Path, help="write the outcomes here, as JSON by test")
     group.addoption("--every", type=int, default=1, help="run one test of so many")
     group.addoption("--samples", type=int, help="at most so many samples of each operator")
+    group.addoption("--named", type=Path, help="run only the tests of this JSON list of names")
+    group.addoption("--device", choices=("cpu", "cuda"), help="no tests made for the other one")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,17 +80,33 @@ def _number(item: pytest.Item) -> int:
 
 
 class _Outcomes:
-    """Chooses the tests, and keeps for each how it ended and the last line of its error."""
+    """Chooses the tests, and keeps for each how it ended and the last line of its error.
+
+    Of a test that is not among ``--named`` it keeps only that it is there.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.every: int = config.getoption("--every")
+        # With processes of pytest-xdist the one that hands out the tests hears of all of them.
         self.path: Path | None = config.getoption("--outcomes")
+        if hasattr(config, "workerinput"):
+            self.path = None
+        named: Path | None = config.getoption("--named")
+        self.named = None if named is None else set(json.loads(named.read_text()))
+        device = config.getoption("--device")
+        self.not_on = {"cpu": "_EX_cuda", "cuda": "_EX_cpu", None: None}[device]
         self.found: dict[str, dict[str, str]] = {}
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         # By name, since an executor may have tests that another has not.
-        items[:] = [i for i in items if _number(i) % self.every == 0]
+        chosen = [i for i in items if _number(i) % self.every == 0]
+        chosen = [i for i in chosen if not self.not_on or self.not_on not in common_name(i.nodeid)]
+        if self.named is not None:
+            names = [common_name(i.nodeid) for i in chosen]
+            self.found |= {n: {"outcome": "there", "why": ""} for n in names if n not in self.named}
+            chosen = [i for i in chosen if common_name(i.nodeid) in self.named]
+        items[:] = chosen
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = common_name(report.nodeid)
