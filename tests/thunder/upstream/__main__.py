@@ -5,7 +5,8 @@
 Each file of ``FILES`` (or each named, without ``test_``) runs with our executor; what does not
 pass, and what is not there, runs with Thunder's torch executor. What passes with torch and not with
 ours is printed, except for what ``accepted.txt`` lists with its reason. The exit code is 1 if
-anything is left. The tests come with the wheel of lightning-thunder and need the extra ``upstream``.
+anything is left. The tests come with the wheel of lightning-thunder and need the extra
+``upstream``.
 """
 
 import argparse
