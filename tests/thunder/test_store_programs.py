@@ -6,10 +6,12 @@ Kernels run in the emulator; values, dtypes and strides are those of eager torch
 from typing import Any
 
 import pytest
+import thunder
 import torch
 from against_eager import check
 
-from thunder_mdfuse import explain
+from thunder_mdfuse import explain, mdfuse_executor
+from thunder_mdfuse.errors import EmulatorError
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +89,37 @@ def test_index_copy() -> None:
         return torch.index_copy(x, 1, index, source) * 2
 
     check(put, [torch.randn(3, 4), I([2, 0]), torch.randn(3, 2)])
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_indices_count_from_the_end(index_dtype: torch.dtype) -> None:
+    def put(x: Any, i: Any, j: Any, new: Any) -> torch.Tensor:
+        return torch.index_put(x, (i, j), new)
+
+    x, new = torch.randn(4, 3, 2), torch.randn(3, 2)
+    i = torch.tensor([-4, 3, -1], dtype=index_dtype)
+    j = torch.tensor([-1, -3, 1], dtype=index_dtype)
+    jitted = thunder.jit(put, executors=[mdfuse_executor])
+    assert torch.equal(jitted(x, i, j, new), torch.index_put(x, (i, j), new))
+
+
+@pytest.mark.parametrize(("i", "j"), [(4, 0), (0, 3), (-5, 0), (1, -4)])
+def test_an_index_out_of_its_dim_is_an_error(i: int, j: int) -> None:
+    """Each of these, as a sum of index times stride, would be the place of another element."""
+
+    def put(x: Any, i: Any, j: Any, new: Any) -> torch.Tensor:
+        return torch.index_put(x, (i, j), new)
+
+    def store(x: Any, i: Any, j: Any, new: Any) -> torch.Tensor:
+        y = x * 1
+        y[i, j] = new
+        return y
+
+    x, new = torch.randn(4, 3, 2), torch.randn(1, 2)
+    for function in (put, store):
+        jitted = thunder.jit(function, executors=[mdfuse_executor])
+        given = torch.tensor([i]), torch.tensor([j])
+        with pytest.raises((IndexError, RuntimeError)):
+            function(x, *given, new)
+        with pytest.raises(EmulatorError, match="index -1 is out of range"):
+            jitted(x, *given, new)

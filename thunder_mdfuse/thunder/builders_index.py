@@ -145,7 +145,8 @@ def _items(v: Values, shape: Sequence[Size], keys: Sequence[Any]) -> list[_Item]
         elif isinstance(k, slice):
             found.append(_slice(v, k, next(dims)))
         elif isinstance(k, TensorProxy):
-            found.append(_wrapped(v, _index(v, k), next(dims)))
+            next(dims)
+            found.append(_index(v, k))
         else:
             position, size = int(v.number(k).real), next(dims)
             found.append(position if position >= 0 else _known(size) + position)
@@ -172,11 +173,14 @@ def _scalar(v: Values, size: Size) -> Use:
     return v.value(size) if isinstance(size, int) else v.op("size", (), at.SizeAttrs(size))[0]
 
 
-def _wrapped(v: Values, index: Use, size: Size) -> Use:
-    """Positions with those below zero counted from the end."""
+def _wrapped(v: Values, index: Use, size: Size) -> tuple[Use, Use]:
+    """Positions with those below zero counted from the end, and where they are out of the dim."""
+    whole = _scalar(v, size)
     (below,) = v.op("lt", (index, v.value(0)))
-    (wrapped,) = v.op("add", (index, _scalar(v, size)))
-    return v.op("where", (below, wrapped, index))[0]
+    (wrapped,) = v.op("where", (below, v.op("add", (index, whole))[0], index))
+    (under,) = v.op("lt", (wrapped, v.value(0)))
+    (over,) = v.op("ge", (wrapped, whole))
+    return wrapped, v.op("logical_or", (under, over))[0]
 
 
 def _as(v: Values, x: Any, dtype: DType) -> Use:
@@ -216,27 +220,37 @@ def _places(v: Values, items: Sequence[_Item]) -> tuple[tuple[Size, ...], list[i
 
 
 def _position(v: Values, shape: Sequence[Size], items: Sequence[_Item]) -> Use:
-    """For each element that a key selects, its place in the flat tensor of ``shape``."""
+    """For each element that a key selects, its place in the flat tensor of ``shape``.
+
+    It is -1, which no store accepts, where an index is out of its dim: as a sum it could be the
+    place of another element.
+    """
     selected, where, first = _places(v, items)
     tensors = [v.tensor(i).ndim for i in items if isinstance(i, Use)]
     last = first + max(tensors, default=0)
     position = v.op("full", (v.value(0),), at.FactoryAttrs(selected, DType.I64))[0]
+    outside: list[Use] = []
     dim = 0
     for item, at_dim in zip(items, where, strict=True):
         if item is None:
             continue
         stride = _scalar(v, sizes.product(shape[dim + 1 :]))
-        dim += 1
         if isinstance(item, int):
             part = v.value(item)
         elif isinstance(item, Use):
-            dims = tuple(range(last - ndim(v, item), last))
-            (part,) = v.op("broadcast_in_dim", (item,), at.BroadcastAttrs(selected, dims))
+            dims = at.BroadcastAttrs(selected, tuple(range(last - ndim(v, item), last)))
+            part, out = (
+                v.op("broadcast_in_dim", (x,), dims)[0] for x in _wrapped(v, item, shape[dim])
+            )
+            outside.append(out)
         else:
             counted = at.FactoryAttrs((item.count,), DType.I64)
             steps = v.op("iota", (_scalar(v, item.start), v.value(item.step)), counted)
             (part,) = v.op("broadcast_in_dim", steps, at.BroadcastAttrs(selected, (at_dim,)))
+        dim += 1
         position = v.op("add", (position, v.op("mul", (part, stride))[0]))[0]
+    for out in outside:
+        (position,) = v.op("where", (out, v.value(-1), position))
     return position
 
 
