@@ -46,14 +46,19 @@ def upstream_tests() -> Path:
     return folder
 
 
-def run(executor: str, name: str, more: list[str], named: list[str] | None = None) -> Outcomes:
+def run(
+    executor: str, name: str, more: list[str], keep: Path | None, named: list[str] | None = None
+) -> Outcomes:
     """The outcomes of the file ``name`` (without ``test_``) with one executor, by test.
 
-    With ``named`` only these tests run; of the others it says that they are there.
+    They are written to ``keep`` while the tests run. With ``named`` only these tests run; of the
+    others it says that they are there.
     """
     folder = upstream_tests()
     with tempfile.TemporaryDirectory() as scratch:
-        found, chosen = Path(scratch) / "outcomes.json", Path(scratch) / "named.json"
+        found = (keep or Path(scratch)) / f"{name}.{executor}.json"
+        found.unlink(missing_ok=True)
+        chosen = Path(scratch) / "named.json"
         # Neither our pytest settings nor our conftest hold for Thunder's tests.
         command = [sys.executable, "-m", "pytest", "-p", "inject", "-p", "no:cacheprovider"]
         command += ["-c", os.devnull, "--rootdir", str(folder), "-q", "--tb=short", "-Wignore"]
@@ -109,16 +114,21 @@ def main() -> int:
     parser.add_argument("--samples", type=int, help="at most so many samples of each operator")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="leave out the other's tests")
     parser.add_argument("--processes", type=int, default=0, help="processes for our executor")
+    parser.add_argument("--keep", type=Path, help="a folder for the outcomes, as JSON")
+    parser.add_argument("-k", dest="expression", help="as pytest's")
     options = parser.parse_args()
     more = ["--every", str(options.every)]
     more += [] if options.samples is None else ["--samples", str(options.samples)]
     more += [] if options.device is None else ["--device", options.device]
+    more += [] if options.expression is None else ["-k", options.expression]
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
     processes = ["-n", str(options.processes)] if options.processes else []
     known, left = accepted(), 0
     for name in options.files:
-        ours = run("mdfuse", name, [*more, *processes])
+        ours = run("mdfuse", name, [*more, *processes], options.keep)
         again = [test for test, entry in ours.items() if entry["outcome"] != "passed"]
-        torchs = run("torch", name, more, again)
+        torchs = run("torch", name, more, options.keep, again)
         print(
             f"test_{name}: mdfuse {counts(ours)}; the rest with torch: {counts(torchs)}", flush=True
         )
