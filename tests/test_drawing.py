@@ -35,7 +35,7 @@ return %9
 @pytest.fixture(scope="module")
 def program() -> tuple[Fusion, ProgramPlan]:
     dump = Dump("mlp")
-    local = pipeline.lower(parse(MLP), dump)
+    local = pipeline.lower(parse(MLP), dump).local
     classes = [InputClass((64, 1)), InputClass((64, 1)), InputClass((64, 1))]
     plan, _ = pipeline.plan(local, classes, H200, {"@tp": 0}, "cuda", dump)
     return local, plan

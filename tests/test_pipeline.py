@@ -37,7 +37,7 @@ def test_the_stages_and_their_order() -> None:
 
 def test_each_stage_leaves_a_text_that_reads_back() -> None:
     dump = Dump("test")
-    local = pipeline.lower(parse(SHARDED), dump)
+    local = pipeline.lower(parse(SHARDED), dump).local
     assert list(dump.texts) == ["region", *(name for name, _ in pipeline.STAGES)]
     for name, text in dump.texts.items():
         assert render(verify(parse(text), name)) == text
@@ -47,7 +47,7 @@ def test_each_stage_leaves_a_text_that_reads_back() -> None:
 
 def test_a_plan_leaves_the_program_and_each_kernel() -> None:
     dump = Dump("test")
-    local = pipeline.lower(parse(SHARDED), dump)
+    local = pipeline.lower(parse(SHARDED), dump).local
     hints = {"s0": 6, "@tp": 0}
     program, texts = pipeline.plan(local, [InputClass(None)], H200, hints, "cpu", dump)
     assert [t.plan for t in texts] == list(program.kernels)

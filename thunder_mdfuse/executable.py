@@ -8,6 +8,7 @@ sizes that pass its guards; a *bound program* is a plan with every size evaluate
 inputs have been seen before is one dictionary look-up away from running.
 """
 
+import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from thunder_mdfuse.ir.decide import holds
 from thunder_mdfuse.ir.graph import Fusion, Use
 from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.sizes import Size
-from thunder_mdfuse.ir.text import render, render_node
+from thunder_mdfuse.ir.text import render
 from thunder_mdfuse.lru import Lru
 from thunder_mdfuse.reference import run_reference
 from thunder_mdfuse.runtime.binding import bind
@@ -71,7 +72,7 @@ class Executable:
     def __init__(self, fusion: Fusion, name: str) -> None:
         self.fusion, self.name = fusion, name
         self.dump = Dump(name)
-        self.local = pipeline.lower(fusion, self.dump)
+        self.local, self._shared = pipeline.lower(fusion, self.dump)
         self.communicates = any(row(n.op).kind == "start" for n in self.local.nodes)
         self.draws = any(n.op == "rng_state" for n in self.local.nodes)
         self._entries: dict[Key, Entry] = {}
@@ -172,22 +173,21 @@ class Executable:
     def _agree(
         self, communicate: Communicate, known: Mapping[str, int]
     ) -> tuple[tuple[Agreed, int], ...]:
-        """Compare the global program, and settings that numbers depend on, with the other ranks of
-        every team, once for each set of sizes. What this process has agreed on is no part of the
-        executables: which of these are forgotten differs by rank, and a rank that asked again would
-        wait for the others in vain.
+        """Compare the program's part on the mesh, and settings that numbers depend on, with the
+        other ranks of every team, once for each set of sizes. What this process has agreed on is no
+        part of the executables: which of these are forgotten differs by rank, and a rank that asked
+        again would wait for the others in vain.
         """
         starts = [n for n in self.local.nodes if row(n.op).kind == "start"]
         names = sorted({n.attrs.team for n in starts})  # type: ignore[union-attr]
         settings = _settings()
-        key = (self.fusion.key, *sorted(known.items()), *settings.items())
+        digest = hashlib.sha256(repr(self._shared).encode()).hexdigest()
+        key = (digest, *sorted(known.items()), *settings.items())
 
         def ask(name: str) -> None:
             _, group = communicate.team(name).member()
-            summary = {f"%{i}": render_node(i, n) for i, n in enumerate(self.fusion.nodes)}
-            summary |= {"sizes": str(known), **settings}
-            digest = f"{self.fusion.key} {known} {settings}"
-            agree(group, digest, summary, f"region {self.name}")
+            summary = {**self._shared, "sizes": str(known), **settings}
+            agree(group, f"{digest} {known} {settings}", summary, f"region {self.name}")
 
         teams = [(agreed_by(communicate.team(name).ranks), name) for name in names]
         return tuple((team, team.ask_once(key, partial(ask, name))) for team, name in teams)

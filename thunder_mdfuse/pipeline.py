@@ -9,6 +9,7 @@ program after each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from thunder_mdfuse import knobs
 from thunder_mdfuse.codegen.cuda import write_kernel
@@ -21,6 +22,7 @@ from thunder_mdfuse.ir.verify import verify
 from thunder_mdfuse.schedule.program import InputClass, ProgramPlan, plan_program
 from thunder_mdfuse.schedule.target import Target
 from thunder_mdfuse.sharding.localize import localize
+from thunder_mdfuse.sharding.mesh_part import mesh_part
 from thunder_mdfuse.sharding.propagate import propagate
 from thunder_mdfuse.sharding.reshard import reshard
 
@@ -32,15 +34,25 @@ STAGES: tuple[tuple[str, Callable[[Fusion], Fusion]], ...] = (
 )
 
 
-def lower(fusion: Fusion, dump: Dump) -> Fusion:
+class Lowered(NamedTuple):
+    """A local fusion, and the lines of the global one that all ranks must have alike."""
+
+    local: Fusion
+    shared: dict[str, str]
+
+
+def lower(fusion: Fusion, dump: Dump) -> Lowered:
     """The local fusion of a global one."""
     dump.write("region", render(fusion))
+    shared: dict[str, str] = {}
     for name, stage in STAGES:
         fusion = stage(fusion)
+        if name == "reshard":
+            shared = mesh_part(fusion)
         if knobs.flag("MDFUSE_VERIFY"):
             verify(fusion, name)
         dump.write(name, render(fusion))
-    return fusion
+    return Lowered(fusion, shared)
 
 
 def plan(

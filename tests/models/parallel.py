@@ -1,7 +1,6 @@
 """The decoders cut by ``parallelize_module``, as a user of torch writes it."""
 
 from models.gpt2 import GPT2
-from models.llama import FeedForward, Llama
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -12,6 +11,8 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+
+from thunder_mdfuse.bench.llama import FeedForward, Llama
 
 COLUMNS = ("attention.q", "attention.k", "attention.v", "feed.gate", "feed.up")
 

@@ -11,11 +11,11 @@ import pytest
 import thunder
 import torch
 from models.gpt2 import GPT2
-from models.llama import Config, Llama
 from thunder.core.module import ThunderModule
 from torch import nn
 
 from thunder_mdfuse import explain, mdfuse_executor
+from thunder_mdfuse.bench.llama import Config, Llama
 from thunder_mdfuse.codegen.cuda import write_kernel
 
 STEPS = 20

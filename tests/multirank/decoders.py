@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from models.gpt2 import GPT2
-from models.llama import Config, FeedForward, Llama
 from models.parallel import (
     sequence_parallel,
     sequence_parallel_gpt2,
@@ -30,6 +29,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from thunder_mdfuse import explain
+from thunder_mdfuse.bench.llama import Config, FeedForward, Llama
 from thunder_mdfuse.comm.seeds import agree_on_seed
 
 STEPS = 4

@@ -314,6 +314,39 @@ def check_two_meshes_in_one_program(n: int) -> None:
     assert len(regions(jitted)) == 2
 
 
+def check_plain_tensors_between(mesh: DeviceMesh) -> None:
+    """Plain tensors are in the region of the DTensors around them, with what is a rank's own; but
+    not where their sizes differ by rank, or where random numbers must.
+    """
+    rank = dist.get_rank()
+
+    def between(x: Any, y: torch.Tensor, p: float) -> tuple[torch.Tensor, Any]:
+        local = (x * 2.0).to_local() * (rank + 0.5) + y
+        if rank % 2:
+            local = local.abs()
+        kept = F.dropout(local, p) if p else local
+        back = DTensor.from_local(kept, mesh, [Partial()], run_check=False)
+        return local.sum(1), back.redistribute(placements=[R]) * 3.0
+
+    def uneven(x: Any, y: torch.Tensor, p: float) -> tuple[torch.Tensor, Any]:
+        local = (x * 2.0).to_local() * (rank + 0.5) + y
+        back = DTensor.from_local(
+            local.exp(), mesh, [S(0)], run_check=False, shape=torch.Size((7, 5)), stride=(5, 1)
+        )
+        return local.sum(1), back * 3.0
+
+    n = 4 * mesh.size()
+    for function, rows, p, count in ((between, n, 0.0, 1), (between, n, 0.5, 3), (uneven, 7, 0, 3)):
+        x = sharded(mesh, [S(0)], rows, 5)
+        own = tensor(*x.to_local().shape, seed=5 + rank)
+        jitted = thunder.jit(function, executors=[mdfuse_executor])
+        found, wanted = jitted(x, own, p), function(x, own, p)
+        torch.testing.assert_close(found[0], wanted[0])
+        if p == 0:  # else the masks are others
+            same(found[1], wanted[1], "plain tensors between DTensors", mesh)
+        assert len(regions(jitted)) == count, explain(jitted)
+
+
 def check_refusals(mesh: DeviceMesh) -> None:
     """What cannot be in a region runs outside of it, with a reason."""
     local = tensor(3 + dist.get_rank(), 4)
@@ -354,6 +387,7 @@ CASES = [
         ("symbolic", on_one_axis(check_symbolic), 2),
         ("unfinished", on_one_axis(check_unfinished), 2),
         ("two_meshes", check_two_meshes_in_one_program, 2),
+        ("plain_between", on_one_axis(check_plain_tensors_between), 2),
         ("refusals", on_one_axis(check_refusals), 2),
     )
 ]

@@ -1,5 +1,7 @@
 """Placements and meshes between torch and the IR; what needs ranks is in tests/e2e."""
 
+import gc
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +11,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import Partial as TorchPartial
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from thunder_mdfuse.comm.placements import logical_mesh, to_placement
-from thunder_mdfuse.errors import ShardingError
+from thunder_mdfuse.errors import ExecutorError, ShardingError
 from thunder_mdfuse.ir.types import (
     REPLICATE,
     Mesh,
@@ -23,6 +26,7 @@ from thunder_mdfuse.ir.types import (
 from thunder_mdfuse.ir.types import Placement as OurPlacement
 from thunder_mdfuse.ir.types import Shard as OurShard
 from thunder_mdfuse.thunder import dtensor as dt
+from thunder_mdfuse.thunder.patches import _texts, check_spec
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +88,20 @@ def test_a_spec_moves_to_an_equal_mesh(mesh: DeviceMesh) -> None:
     closed = dt.close(local, moved)
     assert closed.device_mesh is twin and closed.stride() == whole.stride()
     assert dt.spec_on(mesh, whole._spec) is whole._spec
+
+
+def test_a_guard_sees_a_spec_as_it_is_now(mesh: DeviceMesh) -> None:
+    meta = TensorMeta(torch.Size((4, 4)), (4, 1), torch.float32)
+    spec = DTensorSpec(mesh, (Replicate(), Shard(0)), meta)
+    before = repr(spec)
+    for _ in range(2):
+        check_spec(spec, before)
+    spec.placements = (Replicate(), Shard(1))
+    with pytest.raises(ExecutorError, match=re.escape(repr(spec))):
+        check_spec(spec, before)
+    check_spec(spec, repr(spec))
+    assert id(spec) in _texts
+    number = id(spec)
+    del spec
+    gc.collect()
+    assert number not in _texts

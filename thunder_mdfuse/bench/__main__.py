@@ -7,11 +7,8 @@ moves as many bytes as a workload has to, timed in the same run.
 
 import argparse
 import json
-import platform
 import sys
 import time
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 from thunder_mdfuse.bench.cases import Call, error, prepared
+from thunder_mdfuse.bench.environment import environment
 from thunder_mdfuse.bench.measure import (
     Timing,
     captured,
@@ -44,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     console = Console(width=140)
     device = torch.device("cuda", 0)
-    record: Record = {"environment": _environment(), "command": _command(options), "results": []}
+    record: Record = {"environment": environment(), "command": _command(options), "results": []}
     for name in track(options.workloads, "workloads", console=console):
         record["results"].append(_run(WORKLOADS[name], options.peers, device, console))
         torch.cuda.empty_cache()
@@ -186,31 +184,6 @@ def _table(results: list[Record], peers: list[str]) -> Table:
             cells.append(f"{p['us']:.1f} ({p['ratio_to_copy']:.3f}){host}{mark}")
         table.add_row(*cells)
     return table
-
-
-def _environment() -> dict[str, str]:
-    def installed(name: str) -> str:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return "not installed"
-
-    packages = ("lightning-thunder", "cuda-core", "liger-kernel", "quack-kernels")
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "gpu": torch.cuda.get_device_name(0),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
-        **{p: installed(p) for p in packages},
-        "nvfuser": _nvfuser(),
-    }
-
-
-def _nvfuser() -> str:
-    """nvFuser's package, whose name says for which CUDA and torch it is, and its version."""
-    found = sorted({*packages_distributions().get("nvfuser_direct", ())})
-    return ", ".join(f"{name} {version(name)}" for name in found) or "not installed"
 
 
 if __name__ == "__main__":

@@ -74,6 +74,12 @@ def _not_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(mode)
 
 
+def waited(device: torch.device) -> None:
+    """Returns when all that ``device`` was given is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def host_time(call: Thunk, seconds: float = 0.2) -> float:
     """Microseconds that the host is busy with one call; the GPU catches up in between."""
     batch, times = 20, []

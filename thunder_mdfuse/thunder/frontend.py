@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import thunder
+from thunder.transforms.cudagraph import CUDAGraphTransform
 
 from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.thunder.fusion_call import FusionCall
@@ -26,6 +27,11 @@ def jit(function: Callable[..., Any], executors: Sequence[str], **options: Any) 
             )
         found.append(executor)
     return thunder.jit(function, executors=found, **options)
+
+
+def cuda_graphs() -> Any:
+    """A new transform of Thunder's, for ``transforms=``, that has CUDA graphs run a trace."""
+    return CUDAGraphTransform()
 
 
 def regions(jitted: Any) -> list[FusionCall]:

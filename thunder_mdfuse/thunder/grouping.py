@@ -1,17 +1,18 @@
 """Which symbols of a trace go together, and in which order the groups run.
 
 Grouping follows data: a symbol joins the region of what it reads, or else the latest open region,
-when no path leaves that region and comes back. Regions hold symbols of one kind: one device, or one
-mesh; forward or backward.
+when no path leaves that region and comes back. A region is on one device, forward or backward, and
+has the DTensors of one mesh at most; plain tensors may be beside them.
 """
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.prims import OpTags
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, has_tags
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 
 from thunder_mdfuse.comm.team import mesh_digest
@@ -20,10 +21,25 @@ from thunder_mdfuse.thunder.effects import edges_of
 
 @dataclass(frozen=True)
 class Kind:
-    """What all symbols of one region have in common."""
+    """What a region has of the symbols in it.
 
-    place: str
+    ``mesh``: the digest of its DTensors' mesh; None with plain tensors only. ``mixes``: whether
+    plain tensors and DTensors may be in it together.
+    """
+
+    device: str
     backward: bool
+    mesh: str | None
+    mixes: bool
+
+    def with_(self, other: "Kind") -> "Kind | None":
+        """The kind of a region of both; None where there is none."""
+        if (self.device, self.backward) != (other.device, other.backward):
+            return None
+        mixes = self.mixes and other.mixes
+        if self.mesh == other.mesh or (mixes and None in (self.mesh, other.mesh)):
+            return replace(self, mesh=self.mesh or other.mesh, mixes=mixes)
+        return None
 
 
 def kind_of(bsym: BoundSymbol) -> Kind | None:
@@ -34,12 +50,35 @@ def kind_of(bsym: BoundSymbol) -> Kind | None:
         p for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs) if isinstance(p, TensorProxy)
     ]
     backward = BoundSymbolTag.BACKWARD in bsym.tags
+    mixes = all(map(_is_alike, tensors))
     on_mesh = [p for p in tensors if isinstance(p, DTensorProxy)]
     if on_mesh:
-        mesh = on_mesh[0].spec._o.mesh
-        return Kind(f"{on_mesh[0].device.device_str()} {mesh_digest(mesh)}", backward)
+        mesh = str(mesh_digest(on_mesh[0].spec._o.mesh))
+        return Kind(str(on_mesh[0].device.device_str()), backward, mesh, mixes)
     devices = sorted({str(p.device.device_str()) for p in tensors}, key=lambda d: d == "cpu")
-    return Kind(devices[0], backward)
+    return Kind(devices[0], backward, None, mixes and not draws(bsym))
+
+
+def draws(bsym: BoundSymbol) -> bool:
+    """Whether it draws random numbers: with DTensors all ranks draw from one seed, else not."""
+    return has_tags(bsym, {OpTags.RANDOM_OP}) or any(map(draws, bsym.subsymbols))
+
+
+def _is_alike(p: TensorProxy) -> bool:
+    """Whether a tensor's local part has the same sizes, all known, on every rank.
+
+    Thunder knows the plain tensors that are made of it by the sizes on this rank.
+    """
+    if any(isinstance(size, NumberProxy) for size in p._shape):
+        return False
+    if not isinstance(p, DTensorProxy):
+        return True
+    spec = p.spec._o
+    parts = [1] * p.ndim
+    for axis, placement in enumerate(spec.placements):
+        if not (placement.is_replicate() or placement.is_partial()):
+            parts[placement.dim] *= spec.mesh.size(axis)
+    return all(size % n == 0 for size, n in zip(p._shape, parts, strict=True))
 
 
 @dataclass
@@ -73,12 +112,13 @@ class Grouping:
     def _place(self, i: int, kind: Kind | None, edges: set[int], apart: set[int]) -> None:
         before = {self.home[j] for j in edges | apart}
         refused = {self.home[j] for j in apart}
-        for c in self._candidates(kind, before) if kind else ():
+        for c, together in self._candidates(kind, before) if kind else ():
             others = before - {c}
             if c not in refused and not self._reaches(others, c):
                 cluster = self.clusters[c]
                 cluster.members.append(i)
                 cluster.before |= others
+                cluster.kind = together
                 self.home[i] = c
                 return
         self.clusters[i] = _Cluster(kind, [i], before)
@@ -86,11 +126,16 @@ class Grouping:
         if kind is not None:
             self.latest[kind] = i
 
-    def _candidates(self, kind: Kind, before: set[int]) -> list[int]:
-        """Regions of the symbol's kind: those that it reads from first, then the latest one."""
-        direct = [c for c in sorted(before, reverse=True) if self.clusters[c].kind == kind]
-        latest = self.latest.get(kind)
-        return direct if latest is None or latest in direct else [*direct, latest]
+    def _candidates(self, kind: Kind, before: set[int]) -> Iterator[tuple[int, Kind]]:
+        """Regions that a symbol of ``kind`` may join, and their kinds with it: those that it reads
+        from first, then the latest ones.
+        """
+        latest = sorted(set(self.latest.values()) - before, reverse=True)
+        for c in (*sorted(before, reverse=True), *latest):
+            found = self.clusters[c].kind
+            together = found.with_(kind) if found else None
+            if together is not None:
+                yield c, together
 
     def _reaches(self, starts: set[int], goal: int) -> bool:
         """Whether a path leads from region ``goal`` to one of ``starts``."""

@@ -7,6 +7,7 @@ works.
 """
 
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -23,11 +24,13 @@ from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 from thunder.extend import FusionExecutor
-from thunder.torch.experimental import dtensor_utils
+from thunder.torch.experimental import dtensor_torch_and_prims, dtensor_utils
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
+from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.thunder import dtensor_twins as twins
 from thunder_mdfuse.thunder import hooks
 
@@ -205,6 +208,52 @@ def _run_hooks(executor: FusionExecutor) -> None:
     doors[torch.nn.Module._call_impl] = found
 
 
+@dataclass(frozen=True)
+class _Said:
+    """The text of a spec, and what it was made of."""
+
+    spec: weakref.ref[DTensorSpec]
+    mesh: weakref.ref[DeviceMesh]
+    rest: tuple[Any, ...]
+    text: str
+
+    def holds(self, spec: DTensorSpec) -> bool:
+        """Whether it is the text of ``spec`` as that is now."""
+        same = self.spec() is spec and self.mesh() is spec.mesh
+        return same and all(old is new for old, new in zip(self.rest, _rest(spec), strict=True))
+
+
+def _rest(spec: DTensorSpec) -> tuple[Any, ...]:
+    order = spec.shard_order, spec.use_strided_shard_as_shard_order
+    return spec.placements, spec.tensor_meta, *order
+
+
+_texts: dict[int, _Said] = {}
+
+
+def check_spec(spec: DTensorSpec, text: str) -> None:
+    """Raise ``ExecutorError`` unless ``text`` is what ``spec`` prints as.
+
+    Thunder's guard of a DTensor, which every call has for every parameter: a text costs more than
+    all its other checks, and is made once for a spec.
+    """
+    said = _texts.get(id(spec))
+    if said is None or not said.holds(spec):
+        if said is None:
+            weakref.finalize(spec, _texts.pop, id(spec))
+        refs = weakref.ref(spec), weakref.ref(spec.mesh)
+        said = _texts[id(spec)] = _Said(*refs, _rest(spec), repr(spec))
+    if said.text != text:
+        raise ExecutorError(f"traced with a DTensor of {text}, called with one of {said.text}")
+
+
+def _check_specs_once(executor: FusionExecutor) -> None:
+    symbol = dtensor_torch_and_prims._check_python_repr_impl
+    context = {symbol.name: check_spec}
+    set_context = lambda bsym: setattr(bsym, "_call_ctx", context)
+    object.__setattr__(symbol, "_bind_postprocess", set_context)
+
+
 GUARD = Patch(
     _guard_arguments,
     "this executor has no functions of its own: with DTensors there are those of Thunder alone, "
@@ -224,5 +273,6 @@ PATCHES = [
     ),
     Patch(_keep_types_of_aliases, "in-place functions of DTensors end in an error of Thunder's"),
     Patch(_know_instances, "isinstance(x, DTensor) is False in a jitted function"),
+    Patch(_check_specs_once, "a call with DTensors takes longer"),
     Patch(_run_hooks, "a module with hooks takes a second to trace, and as the root has an error"),
 ]

@@ -88,7 +88,7 @@ class _Cut:
 
     def __init__(self, piece: Piece, rest: Sequence[Piece], others: Sequence[BoundSymbol]) -> None:
         self.consumer = piece
-        forward = [p for p in rest if not p.kind.backward and p.kind.place == piece.kind.place]
+        forward = [p for p in rest if not p.kind.backward and p.kind.device == piece.kind.device]
         self.producers: dict[str, BoundSymbol] = {}
         self.order: dict[str, int] = {}
         # In memory whatever is decided here.

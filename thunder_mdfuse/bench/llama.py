@@ -59,7 +59,8 @@ class Attention(nn.Module):
         repeats = q.shape[1] // k.shape[1]
         k, v = (t.repeat_interleave(repeats, 1) for t in (k, v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(batch, length, -1))
+        out: torch.Tensor = self.out(y.transpose(1, 2).reshape(batch, length, -1))
+        return out
 
 
 class FeedForward(nn.Module):
@@ -70,7 +71,8 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        out: torch.Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return out
 
 
 class Layer(nn.Module):
@@ -82,8 +84,9 @@ class Layer(nn.Module):
         self.feed = FeedForward(config)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin)
-        return x + self.feed(self.feed_norm(x))
+        h: torch.Tensor = x + self.attention(self.attention_norm(x), cos, sin)
+        out: torch.Tensor = h + self.feed(self.feed_norm(h))
+        return out
 
 
 class Llama(nn.Module):
