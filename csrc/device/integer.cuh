@@ -9,28 +9,29 @@
 namespace mdf {
 
 #define MDF_INTEGER(T) template <class T> MDF_DEVICE typename When<is_integer<T>, T>::type
-#define MDF_INTEGER_TEST(T) template <class T> MDF_DEVICE typename When<is_integer<T>, bool>::type
 // Integers and bool.
 #define MDF_DISCRETE(T) \
   template <class T> MDF_DEVICE typename When<is_integer<T> || same<T, bool>, T>::type
+#define MDF_DISCRETE_TEST(T) \
+  template <class T> MDF_DEVICE typename When<is_integer<T> || same<T, bool>, bool>::type
 
 MDF_INTEGER(T) neg(T x) { return T(Wrap<T>(0) - Wrap<T>(x)); }
 MDF_INTEGER(T) add(T a, T b) { return T(Wrap<T>(a) + Wrap<T>(b)); }
 MDF_INTEGER(T) sub(T a, T b) { return T(Wrap<T>(a) - Wrap<T>(b)); }
 MDF_INTEGER(T) mul(T a, T b) { return T(Wrap<T>(a) * Wrap<T>(b)); }
-MDF_INTEGER(T) abs(T x) {
+MDF_DISCRETE(T) abs(T x) {
   if constexpr (is_signed_integer<T>) return x < 0 ? neg(x) : x;
   else return x;
 }
-MDF_INTEGER(T) sign(T x) { return T((x > T(0)) - (x < T(0))); }
-MDF_INTEGER(T) floor(T x) { return x; }
-MDF_INTEGER(T) ceil(T x) { return x; }
-MDF_INTEGER(T) round(T x) { return x; }
-MDF_INTEGER(T) trunc(T x) { return x; }
-MDF_INTEGER_TEST(T) isnan(T) { return false; }
-MDF_INTEGER_TEST(T) isinf(T) { return false; }
-MDF_INTEGER_TEST(T) isfinite(T) { return true; }
-MDF_INTEGER_TEST(T) signbit(T x) { return x < T(0); }
+MDF_DISCRETE(T) sign(T x) { return T((x > T(0)) - (x < T(0))); }
+MDF_DISCRETE(T) floor(T x) { return x; }
+MDF_DISCRETE(T) ceil(T x) { return x; }
+MDF_DISCRETE(T) round(T x) { return x; }
+MDF_DISCRETE(T) trunc(T x) { return x; }
+MDF_DISCRETE_TEST(T) isnan(T) { return false; }
+MDF_DISCRETE_TEST(T) isinf(T) { return false; }
+MDF_DISCRETE_TEST(T) isfinite(T) { return true; }
+MDF_DISCRETE_TEST(T) signbit(T x) { return x < T(0); }
 
 // n / d and n % d of 0 <= n < 2^31, given 2^63 / d rounded up: exact, in two multiplications.
 // Lemire, Kaser, Kurz: Faster remainder by direct computation, 2019.

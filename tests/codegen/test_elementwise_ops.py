@@ -91,7 +91,9 @@ FLOAT_BINARY = _torch(
 }
 # Torch gives the first of two zeros; or our formula for the oracle has its zero's sign from -0.5.
 UNSIGNED_ZEROS = ("minimum", "maximum", "erfcinv")
-INTEGER_UNARY = _torch("abs sign bitwise_not logical_not")
+INTEGER_UNARY = _torch(
+    "abs sign bitwise_not logical_not floor ceil round trunc signbit isfinite isnan isinf"
+)
 INTEGER_BINARY = _torch(
     "add sub mul minimum maximum bitwise_and bitwise_or bitwise_xor gcd eq ne lt le gt ge "
     "logical_and logical_or"
@@ -103,7 +105,7 @@ INTEGER_DIVISIONS = {
     "trunc_div": _python(lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)),
     "div": _python(lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)),
 }
-BOOL_UNARY = _torch("logical_not bitwise_not")
+BOOL_UNARY = _torch("logical_not bitwise_not sign signbit isfinite isnan isinf")
 BOOL_BINARY = _torch(
     "bitwise_and bitwise_or bitwise_xor logical_and logical_or eq ne lt le gt ge add mul"
 ) | {"minimum": torch.logical_and, "maximum": torch.logical_or}

@@ -13,7 +13,7 @@ from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import DType, ScalarType, TensorType
-from thunder_mdfuse.thunder.values import Values, known_dtype
+from thunder_mdfuse.thunder.values import Values, is_bool_with_int, known_dtype
 
 Results = Use | Size | Sequence[Use | Size]
 Build = Callable[..., Results]
@@ -70,7 +70,10 @@ def user_cast(v: Values, a: Any, dtype: Any) -> Results:
 def _cast(v: Values, a: Any, dtype: Any, user: bool) -> Results:
     if isinstance(dtype, type):
         return _number_cast(v, a, dtype)
-    return v.result("cast", (v.value(a),), at.CastAttrs(known_dtype(dtype), user))
+    use, to = v.value(a), known_dtype(dtype)
+    if is_bool_with_int(dtype) and v.type(use).dtype is DType.I8:
+        to = DType.I8  # a number's dtype, or a 0-dim tensor's: of i8 as well as of i64
+    return v.result("cast", (use,), at.CastAttrs(to, user))
 
 
 def _number_cast(v: Values, a: Any, dtype: type) -> Results:

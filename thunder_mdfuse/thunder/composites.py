@@ -3,7 +3,8 @@
 ``nll_loss`` ignores the target -100 unless told otherwise; Thunder's ignores -1, and looks -100 up.
 ``relu`` has a symbol of its own, because ``where(x > 0, x, 0)`` loses NaN. Softmax and the norms
 return contiguous tensors whatever the layout of their input, which their decomposition into
-elementwise operations does not.
+elementwise operations does not. ``logsumexp`` of integers is of floats; Thunder's subtracts the
+maximum as an integer, which wraps.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import thunder.torch as ltorch
 import torch
 import torch.nn.functional as F
+from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.transforms import get_grad, put_grad
@@ -38,6 +40,8 @@ def register_composites(executor: FusionExecutor) -> None:
     for original, functions in dense.items():
         for function in functions:
             executor._lookasides[function] = _dense_door(original)
+    for function in (torch.logsumexp, torch.Tensor.logsumexp, _methods["logsumexp"]):
+        executor._lookasides[function] = _logsumexp
 
 
 def _relu_meta(a: TensorProxy) -> TensorProxy:
@@ -75,6 +79,12 @@ def _nll_loss(
     if size_average is not None or reduce is not None:
         reduction = legacy_get_string(size_average, reduce, emit_warning=False)
     return ltorch.nll_loss(a, target, weight, ignore_index, reduction)
+
+
+def _logsumexp(a: Any, dim: Any, keepdim: bool = False) -> Any:
+    if isinstance(a, TensorProxy) and dtypes.is_exact_dtype(a.dtype):
+        a = ltorch.to(a, torch.get_default_dtype())
+    return ltorch.logsumexp(a, dim, keepdim)
 
 
 def _dense_door(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -265,7 +265,8 @@ class _Pass:
         views = all(map(rg.is_view, leaves)) and not rg.rearranges(leaves)
         if views and not any(map(_on_mesh, leaves)):
             return _ONLY_VIEWS
-        if not any(isinstance(p, TensorProxy) for p in rg.inputs_of(leaves)):
+        inputs = [p for p in rg.inputs_of(leaves) if isinstance(p, TensorProxy)]
+        if not any(p.device.device_str() == kind.device for p in inputs):
             return _NO_TENSOR
         return None if self.executor.get_fuel() else _NO_FUEL
 

@@ -26,7 +26,7 @@ from thunder_mdfuse.sharding.propagate import propagate
 from thunder_mdfuse.sharding.reshard import reshard
 from thunder_mdfuse.thunder.claims import CLAIMS
 from thunder_mdfuse.thunder.dtensor_twins import PLACE
-from thunder_mdfuse.thunder.values import Values, known_dtype
+from thunder_mdfuse.thunder.values import Values, is_bool_with_int, known_dtype
 
 Given = TensorType | ScalarType | bool | int | float | complex
 
@@ -168,7 +168,9 @@ def _check(bsym: BoundSymbol, proxy: TensorProxy, found: TensorType | ScalarType
         return
     # Thunder types prims.sum of bools as bool; torch, and we, count in i64.
     counted = found.dtype is DType.I64 and dtype.kind in ("bool", "int", "uint")
-    if (found.dtype is not dtype and not counted) or found.ndim != proxy.ndim:
+    # And an i8 tensor without dims as it does a bool tensor with an int.
+    small = found.dtype is DType.I8 and is_bool_with_int(proxy.true_dtype)
+    if not (found.dtype is dtype or counted or small) or found.ndim != proxy.ndim:
         raise IRError(f"{bsym.sym.name}: {proxy.type_string()} became {found}")
 
 
