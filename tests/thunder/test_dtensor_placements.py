@@ -26,7 +26,7 @@ from thunder_mdfuse.ir.types import (
 from thunder_mdfuse.ir.types import Placement as OurPlacement
 from thunder_mdfuse.ir.types import Shard as OurShard
 from thunder_mdfuse.thunder import dtensor as dt
-from thunder_mdfuse.thunder.patches import _texts, check_spec
+from thunder_mdfuse.thunder.guards import _texts, check_spec
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,13 @@
 """The private places of Thunder that are changed: all of them, and each once.
 
 Every change is for DTensors alone, but for ``guard_arguments``, which is for the doors of this
-executor, and for hooks of modules in its jits; the rest of Thunder stays as it is. Where one cannot
+executor, for hooks of modules in its jits, and for the guards of a call, which ask the same as
+Thunder's in less time; the rest of Thunder stays as it is. Where one cannot
 be made (another version of Thunder, a place that is gone) a warning says what is lost; the rest
 works.
 """
 
 import warnings
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -23,16 +23,15 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
+from thunder.executors import pythonex
 from thunder.extend import FusionExecutor
 from thunder.torch.experimental import dtensor_torch_and_prims, dtensor_utils
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.thunder import dtensor_twins as twins
-from thunder_mdfuse.thunder import hooks
+from thunder_mdfuse.thunder import guards, hooks
 
 # Called by Thunder itself with whatever a user has: in autodiff, and for a proxy's comparisons.
 _CALLED_DIRECTLY = ("add", "eq", "ne", "lt", "le", "gt", "ge", "abs")
@@ -208,50 +207,20 @@ def _run_hooks(executor: FusionExecutor) -> None:
     doors[torch.nn.Module._call_impl] = found
 
 
-@dataclass(frozen=True)
-class _Said:
-    """The text of a spec, and what it was made of."""
-
-    spec: weakref.ref[DTensorSpec]
-    mesh: weakref.ref[DeviceMesh]
-    rest: tuple[Any, ...]
-    text: str
-
-    def holds(self, spec: DTensorSpec) -> bool:
-        """Whether it is the text of ``spec`` as that is now."""
-        same = self.spec() is spec and self.mesh() is spec.mesh
-        return same and all(old is new for old, new in zip(self.rest, _rest(spec), strict=True))
+def _check_quickly(executor: FusionExecutor) -> None:
+    """Every call has these checks for every parameter and number that was read while tracing."""
+    for symbol, check in (
+        (dtensor_torch_and_prims._check_python_repr_impl, guards.check_spec),
+        (pythonex.check_tensor_shape_and_metadata, guards.check_tensor),
+        (pythonex.check_number_type_and_value, guards.check_number),
+    ):
+        _set_check(symbol, check)
 
 
-def _rest(spec: DTensorSpec) -> tuple[Any, ...]:
-    order = spec.shard_order, spec.use_strided_shard_as_shard_order
-    return spec.placements, spec.tensor_meta, *order
-
-
-_texts: dict[int, _Said] = {}
-
-
-def check_spec(spec: DTensorSpec, text: str) -> None:
-    """Raise ``ExecutorError`` unless ``text`` is what ``spec`` prints as.
-
-    Thunder's guard of a DTensor, which every call has for every parameter: a text costs more than
-    all its other checks, and is made once for a spec.
-    """
-    said = _texts.get(id(spec))
-    if said is None or not said.holds(spec):
-        if said is None:
-            weakref.finalize(spec, _texts.pop, id(spec))
-        refs = weakref.ref(spec), weakref.ref(spec.mesh)
-        said = _texts[id(spec)] = _Said(*refs, _rest(spec), repr(spec))
-    if said.text != text:
-        raise ExecutorError(f"traced with a DTensor of {text}, called with one of {said.text}")
-
-
-def _check_specs_once(executor: FusionExecutor) -> None:
-    symbol = dtensor_torch_and_prims._check_python_repr_impl
-    context = {symbol.name: check_spec}
-    set_context = lambda bsym: setattr(bsym, "_call_ctx", context)
-    object.__setattr__(symbol, "_bind_postprocess", set_context)
+def _set_check(symbol: Symbol, check: Callable[..., None]) -> None:
+    context = {symbol.name: check}
+    bind = lambda bsym: setattr(bsym, "_call_ctx", context)
+    object.__setattr__(symbol, "_bind_postprocess", bind)
 
 
 GUARD = Patch(
@@ -273,6 +242,6 @@ PATCHES = [
     ),
     Patch(_keep_types_of_aliases, "in-place functions of DTensors end in an error of Thunder's"),
     Patch(_know_instances, "isinstance(x, DTensor) is False in a jitted function"),
-    Patch(_check_specs_once, "a call with DTensors takes longer"),
+    Patch(_check_quickly, "a call takes longer, with DTensors most of all"),
     Patch(_run_hooks, "a module with hooks takes a second to trace, and as the root has an error"),
 ]

@@ -1,0 +1,85 @@
+"""Guards of a call: what the prologue of a traced function asks, in little time.
+
+A function that reads a hundred parameters has hundreds of guards in every call. Each function here
+asks what Thunder's of the same purpose asks, and leaves to it whatever does not hold at once.
+"""
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from thunder.executors import pythonex
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+from thunder_mdfuse.errors import ExecutorError
+
+_device_names: dict[torch.device, str] = {}
+
+
+def check_tensor(
+    t: Any, shape: tuple[Any, ...], device: str, dtype: torch.dtype, requires_grad: bool
+) -> None:
+    """Raise ``AssertionError`` unless ``t`` is a tensor with this metadata."""
+    if (
+        isinstance(t, torch.Tensor)
+        and t.shape == shape
+        and t.dtype is dtype
+        and t.requires_grad is requires_grad
+    ):
+        found = t.device
+        name = _device_names.get(found)
+        if name is None:
+            name = _device_names[found] = str(found)
+        if name == device:
+            return
+    # Sizes that are symbols, or what does not fit and is to be said.
+    pythonex._check_tensor_shape_and_metadata_impl(t, shape, device, dtype, requires_grad)
+
+
+def check_number(n: Any, value: Any) -> None:
+    """Raise ``RuntimeError`` unless ``n`` is ``value`` and of its type; NaN is NaN."""
+    if type(n) is not type(value) or n != value:
+        pythonex._check_number_type_and_value_impl(n, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The text of a spec, and what it was made of."""
+
+    spec: weakref.ref[DTensorSpec]
+    mesh: weakref.ref[DeviceMesh]
+    placements: Any
+    meta: Any
+    order: Any
+    text: str
+
+    def holds(self, spec: DTensorSpec) -> bool:
+        """Whether it is the text of ``spec`` as that is now."""
+        return (
+            self.spec() is spec
+            and self.mesh() is spec.mesh
+            and self.placements is spec.placements
+            and self.meta is spec.tensor_meta
+            and self.order is spec.shard_order
+        )
+
+
+_texts: dict[int, _Said] = {}
+
+
+def check_spec(spec: DTensorSpec, text: str) -> None:
+    """Raise ``ExecutorError`` unless ``text`` is what ``spec`` prints as.
+
+    A text takes longer than all other guards of a DTensor, so it is made once for a spec.
+    """
+    said = _texts.get(id(spec))
+    if said is None or not said.holds(spec):
+        if said is None:
+            weakref.finalize(spec, _texts.pop, id(spec))
+        made_of = spec.placements, spec.tensor_meta, spec.shard_order
+        said = _Said(weakref.ref(spec), weakref.ref(spec.mesh), *made_of, repr(spec))
+        _texts[id(spec)] = said
+    if said.text != text:
+        raise ExecutorError(f"traced with a DTensor of {text}, called with one of {said.text}")
