@@ -12,22 +12,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from thunder_mdfuse.bench.llama import FeedForward, Llama
-
-COLUMNS = ("attention.q", "attention.k", "attention.v", "feed.gate", "feed.up")
-
-
-def tensor_parallel(model: Llama, mesh: DeviceMesh) -> Llama:
-    """Heads, hidden units and tokens cut; activations between the layers whole."""
-    rows = RowwiseParallel(input_layouts=Replicate())
-    parallelize_module(
-        model, mesh, {"tokens": rows, "head": ColwiseParallel(output_layouts=Replicate())}
-    )
-    for layer in model.layers:
-        plan = {name: ColwiseParallel() for name in COLUMNS}
-        plan |= {name: RowwiseParallel() for name in ("attention.out", "feed.down")}
-        parallelize_module(layer, mesh, plan)
-    return model
+from thunder_mdfuse.bench.llama import COLUMNS, FeedForward, Llama
 
 
 def tensor_parallel_feed(feed: FeedForward, mesh: DeviceMesh) -> FeedForward:

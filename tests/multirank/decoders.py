@@ -17,7 +17,6 @@ from models.gpt2 import GPT2
 from models.parallel import (
     sequence_parallel,
     sequence_parallel_gpt2,
-    tensor_parallel,
     tensor_parallel_feed,
 )
 from models.test_decoders import Batch, batch, gradients, jit, made
@@ -29,7 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from thunder_mdfuse import explain
-from thunder_mdfuse.bench.llama import Config, FeedForward, Llama
+from thunder_mdfuse.bench.llama import Config, FeedForward, Llama, tensor_parallel
 from thunder_mdfuse.comm.seeds import agree_on_seed
 
 STEPS = 4

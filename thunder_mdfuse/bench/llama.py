@@ -1,10 +1,20 @@
-"""A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU."""
+"""A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU; and it cut
+over ranks by ``parallelize_module``.
+"""
 
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 
 @dataclass(frozen=True)
@@ -111,3 +121,20 @@ class Llama(nn.Module):
             x = layer(x, self.cos, self.sin)
         logits = self.head(self.norm(x))
         return F.cross_entropy(logits.flatten(0, 1).float(), following.flatten())
+
+
+COLUMNS = ("attention.q", "attention.k", "attention.v", "feed.gate", "feed.up")
+
+
+def tensor_parallel(model: Llama, mesh: DeviceMesh) -> Llama:
+    """Heads, hidden units and tokens cut; activations between the layers whole."""
+    plan: dict[str, ParallelStyle] = {
+        "tokens": RowwiseParallel(input_layouts=Replicate()),
+        "head": ColwiseParallel(output_layouts=Replicate()),
+    }
+    parallelize_module(model, mesh, plan)
+    for layer in model.layers:
+        plan = {name: ColwiseParallel() for name in COLUMNS}
+        plan |= {name: RowwiseParallel() for name in ("attention.out", "feed.down")}
+        parallelize_module(layer, mesh, plan)
+    return model

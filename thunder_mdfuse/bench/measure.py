@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
 Thunk = Callable[[], object]
 
@@ -78,6 +79,13 @@ def waited(device: torch.device) -> None:
     """Returns when all that ``device`` was given is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def slowest(value: float, device: torch.device) -> float:
+    """The largest ``value`` of all ranks."""
+    found = torch.tensor(value, dtype=torch.float64, device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return float(found)
 
 
 def host_time(call: Thunk, seconds: float = 0.2) -> float:

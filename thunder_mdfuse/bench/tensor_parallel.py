@@ -35,7 +35,7 @@ from torch.distributed.tensor.parallel import (
 
 from thunder_mdfuse.bench.environment import environment
 from thunder_mdfuse.bench.functions import relative
-from thunder_mdfuse.bench.measure import waited
+from thunder_mdfuse.bench.measure import slowest, waited
 from thunder_mdfuse.comm.communicator import Communicator
 from thunder_mdfuse.thunder.executor import mdfuse_executor
 from thunder_mdfuse.thunder.frontend import cuda_graphs, jit
@@ -109,8 +109,8 @@ def measure(calls: dict[str, Call], x: torch.Tensor) -> dict[str, dict[str, floa
             times[name].append(_round(calls[name], x, repeats[name]))
     return {
         name: {
-            "wall": _slowest(statistics.median(wall for wall, _ in found), x.device),
-            "host": _slowest(statistics.median(host for _, host in found), x.device),
+            "wall": slowest(statistics.median(wall for wall, _ in found), x.device),
+            "host": slowest(statistics.median(host for _, host in found), x.device),
         }
         for name, found in times.items()
     }
@@ -125,7 +125,7 @@ def _repeats(call: Callable[[], object], device: torch.device) -> int:
     for _ in range(5):
         call()
     waited(device)
-    one = _slowest((time.perf_counter() - begin) / 5, device)
+    one = slowest((time.perf_counter() - begin) / 5, device)
     return max(5, min(200, int(SECONDS / one)))
 
 
@@ -138,12 +138,6 @@ def _round(call: Call, x: torch.Tensor, repeats: int) -> tuple[float, float]:
     host = time.thread_time() - mine
     waited(x.device)
     return (time.perf_counter() - begin) / repeats * 1e6, host / repeats * 1e6
-
-
-def _slowest(value: float, device: torch.device) -> float:
-    found = torch.tensor(value, dtype=torch.float64, device=device)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return float(found)
 
 
 def run(mesh: DeviceMesh, hidden: int, inner: int, tokens: int) -> dict[str, Any]:
