@@ -62,7 +62,12 @@ def test_dtypes_of_the_ir_are_all_reachable() -> None:
         (lambda: bound(prims.sign, lambda: proxy(4, dtype=dtypes.complex64)), "complex"),
         (lambda: bound(prims.real, lambda: proxy(4, dtype=dtypes.complex64)), "another dtype"),
         (lambda: bound(ltorch.sort, lambda: proxy()), "0-dim"),
-        (lambda: bound(ltorch.unfold, lambda: proxy(4), 0, 2, 1), "the IR has no such op"),
+        (lambda: bound(ltorch.unfold, lambda: proxy(), 0, 1, 1), "0-dim"),
+        (lambda: bound(prims.bitcast, lambda: proxy(4), dtypes.int32), "view of another dtype"),
+        (
+            lambda: bound(prims.tensor_from_sequence, [0.5] * 33, dtype=None, device=devices.cpu),
+            "more than 32 numbers",
+        ),
     ],
 )
 def test_refusals_say_why(symbol: Any, text: str) -> None:
@@ -74,12 +79,12 @@ def test_refusals_say_why(symbol: Any, text: str) -> None:
 
 def test_a_composite_is_refused_for_its_leaf() -> None:
     def composite(x: Any) -> Any:
-        return ltorch.mul(ltorch.unfold(x, 0, 2, 1), 2.0)
+        return ltorch.mul(prims.bitcast(x, dtypes.int32), 2)
 
     symbol = ltorch.torchsymbol(id="test.composite")(composite)
     bsym = bound(symbol, lambda: proxy(6))
     reason = refusal(bsym)
-    assert reason is not None and reason.text.startswith("unfold:")
+    assert reason is not None and reason.text.startswith("bitcast:")
 
 
 def test_number_prims_are_claimed() -> None:
