@@ -165,6 +165,37 @@ GRADIENTS: dict[str, Program] = {
         ),
         lambda: (normal(4, 9), integers(4, 3, high=4)),
     ),
+    # What Thunder has no gradient for, or a wrong one.
+    "steps": (
+        lambda x: (x.round() * x, x.trunc() + x, x + (x.round() - x).detach(), x * x.argmin(0)),
+        lambda: (normal(4, 9),),
+    ),
+    "remainder": (
+        lambda x, y: (x % 0.7, torch.remainder(x, y)),
+        lambda: (normal(4, 9), positive(9)),
+    ),
+    "minimum and lerp": (
+        lambda x, y: (
+            torch.minimum(x, y),
+            torch.minimum(x, x * 1),
+            torch.lerp(x, y, 0.3),
+            torch.lerp(x, y, x),
+        ),
+        lambda: (normal(4, 9), normal(4, 9)),
+    ),
+    "flip and windows": (
+        lambda x: (x.flip(0, 1) * x, x.unfold(1, 3, 2) * 2, (x * 2).unfold(0, 2, 1).sin()),
+        lambda: (normal(4, 9),),
+    ),
+    "stores": (
+        lambda x, y: (
+            x.index_put((torch.tensor([0, 2]),), y[:2, :9] * 3),
+            x.index_put((torch.tensor([[0], [3]]), torch.tensor([1, 4])), y[0, :2]),
+            x.index_put((torch.tensor([1, 1]),), y[:2, :1], accumulate=True),
+            x.index_add(1, torch.tensor([0, 1, 1]), y[:, :3]),
+        ),
+        lambda: (normal(4, 9), normal(4, 10)),
+    ),
     "scatter": (
         lambda x, i, y: x.scatter_add(1, i, y * 2),
         lambda: (normal(4, 9), integers(4, 3), normal(4, 3)),

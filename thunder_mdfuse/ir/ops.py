@@ -6,8 +6,8 @@ This is the whole surface of the IR. Other layers keep tables of their own with 
 ``strides`` says what memory layout eager torch gives a result (``ir/layout.py`` has a rule for
 each): ``iterator`` is TensorIterator's over the operands' strides, ``contiguous`` the row-major
 one, ``padded rows`` that with rows of whole 16 bytes, ``preserve`` that of
-``torch.preserve_format``, ``format`` channels last where all operands are, ``window`` where any is, ``copy`` what
-``CopyAttrs`` says, ``view`` none because the result shares the operand's storage (``reshape``:
+``torch.preserve_format``, ``format`` channels last where all operands are, ``window`` where any is,
+``copy`` what ``CopyAttrs`` says, ``view`` none because the result shares the operand's storage (``reshape``:
 where torch would share it), ``chunk`` a clone of a slice, ``global`` the operand's order of dims.
 """
 
@@ -121,7 +121,7 @@ _rows("full", "factory", 1, infer.factory, "contiguous", at.FactoryAttrs)
 _rows("iota", "factory", 2, infer.factory, "contiguous", at.FactoryAttrs)
 _rows("rng_state", "rng_state", 0, infer.rng_state, "contiguous", at.RngAttrs, results=2)
 _rows("uniform normal", "random", 2, infer.factory, "contiguous", at.PhiloxAttrs)
-# Their last operand, if they have one more, is what was drawn before: torch's generator has a state.
+# One more operand at the end is what was drawn before, since torch's generator has a state.
 _rows("randint", "draw", (0, 1), infer.factory, "contiguous", at.RandintAttrs)
 _rows("multinomial", "draw", (1, 2), infer.multinomial, "contiguous", at.MultinomialAttrs)
 

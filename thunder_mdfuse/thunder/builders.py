@@ -336,8 +336,8 @@ def convolution(
         known = tuple(int(v.number(n).real) for n in numbers)
         return known * dims if len(known) == 1 else known
 
-    window = (each(numbers) for numbers in (stride, padding, dilation))
-    attrs = at.ConvolutionAttrs(*window, groups=int(v.number(groups).real))
+    together = int(v.number(groups).real)
+    attrs = at.ConvolutionAttrs(each(stride), each(padding), each(dilation), together)
     return v.result("convolution", operands, attrs)
 
 

@@ -208,6 +208,7 @@ CLAIMS: dict[Hashable, Claim] = {
     PrimIDs.SORT: Claim(b.sort, _has_dims),
     "torch.Tensor.expand": Claim(b.expand),
     "torch.unsqueeze": Claim(b.unsqueeze),
+    "torch.detach": Claim(b.same),
     "torch.cumsum": Claim(b.scan("cumsum"), _has_dims),
     "torch.cumprod": Claim(b.scan("cumprod"), _has_dims),
     "torch.argsort": Claim(b.argsort, _has_dims),

@@ -33,6 +33,7 @@ from thunder_mdfuse.thunder.dtensor_expand import expanded
 from thunder_mdfuse.thunder.dtensor_gradients import gradient
 from thunder_mdfuse.thunder.effects import writes_of
 from thunder_mdfuse.thunder.fusion_call import FusionCall
+from thunder_mdfuse.thunder.gradients import register_gradients
 from thunder_mdfuse.thunder.grouping import Grouping, Kind
 from thunder_mdfuse.thunder.operators import register_operators
 from thunder_mdfuse.thunder.reasons import Reason
@@ -303,6 +304,7 @@ def _register() -> MdfuseExecutor:
     for id in CLAIMS:
         # Thunder's own look-ups (examine, grad transforms) go through this map.
         executor.register_supported(id, None)
+    register_gradients(executor)
     register_operators(executor)
     # Without its patch a door would take a list for a constant: two calls would be one.
     if patches.guard_arguments(executor):
