@@ -1,5 +1,6 @@
 """The table of claims: complete over Thunder's prims, and a Reason for every refusal."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 from thunder_mdfuse import mdfuse_executor
 from thunder_mdfuse.ir.ops import OPS
 from thunder_mdfuse.ir.types import DType
-from thunder_mdfuse.thunder.claims import CLAIMS, UNCLAIMED, is_leaf, refusal
+from thunder_mdfuse.thunder import coverage
+from thunder_mdfuse.thunder.claims import CLAIMS, UNCLAIMED, is_leaf, ops_of, refusal
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, dtype_of
 
 
@@ -35,6 +37,20 @@ def test_every_prim_is_claimed_or_has_a_reason() -> None:
     assert ids <= CLAIMS.keys() | UNCLAIMED.keys()
     assert not CLAIMS.keys() & UNCLAIMED.keys()
     assert all(reason.text for reason in UNCLAIMED.values())
+
+
+def test_claims_name_operations() -> None:
+    assert {op for id in CLAIMS for op in ops_of(id)} <= OPS.keys()
+
+
+def test_what_is_said_of_all_prims_is_true(pytestconfig: pytest.Config) -> None:
+    page = Path(__file__).parents[2] / "docs" / "coverage.md"
+    if pytestconfig.getoption("--update-golden"):
+        page.write_text(coverage.text())
+    found = page.read_text()
+    assert found == coverage.text(), f"{page} is out of date: run pytest --update-golden"
+    rows = [line for line in found.splitlines() if line.startswith("| `")]
+    assert len(rows) == len({*CLAIMS, *PrimIDs, *DTensorPrimIDs})
 
 
 def test_thunder_sees_all_claims() -> None:
