@@ -70,7 +70,9 @@ def _row(id: Hashable, name: str) -> str:
 
 
 def _table(rows: Sequence[tuple[Hashable, str]]) -> str:
-    heads = "| symbol | executed as | operations, or why not | gradient |\n| --- | --- | --- | --- |"
+    heads = (
+        "| symbol | executed as | operations, or why not | gradient |\n| --- | --- | --- | --- |"
+    )
     return "\n".join([heads, *(_row(id, name) for id, name in rows)])
 
 
