@@ -7,8 +7,9 @@ This is the whole surface of the IR. Other layers keep tables of their own with 
 each): ``iterator`` is TensorIterator's over the operands' strides, ``contiguous`` the row-major
 one, ``padded rows`` that with rows of whole 16 bytes, ``preserve`` that of
 ``torch.preserve_format``, ``format`` channels last where all operands are, ``window`` where any is,
-``copy`` what ``CopyAttrs`` says, ``view`` none because the result shares the operand's storage (``reshape``:
-where torch would share it), ``chunk`` a clone of a slice, ``global`` the operand's order of dims.
+``copy`` what ``CopyAttrs`` says, ``view`` none because the result shares the operand's storage
+(``reshape``: where torch would share it), ``chunk`` a clone of a slice, ``global`` the operand's
+order of dims.
 """
 
 from dataclasses import dataclass

@@ -35,8 +35,8 @@ class Ranges:
         if not self._nvtx:
             with torch.autograd.profiler.record_function(self.title):
                 return run(*args)
-        torch.cuda.nvtx.range_push(self.title)
+        torch.cuda.nvtx.range_push(self.title)  # type: ignore[no-untyped-call]
         try:
             return run(*args)
         finally:
-            torch.cuda.nvtx.range_pop()
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What becomes of each prim of Thunder's, as a table: ``python -m thunder_mdfuse.thunder.coverage``.
+"""What becomes of each prim of Thunder's: ``python -m thunder_mdfuse.thunder.coverage`` prints it.
 
 All of it follows from the tables that the executor works by, so it is what happens.
 """
@@ -18,18 +18,20 @@ from thunder_mdfuse.thunder.unclaimed import UNCLAIMED
 
 _TITLE = """# Coverage
 
-What becomes of each prim of Lightning-Thunder 0.2.6. This file is made by
-`python -m thunder_mdfuse.thunder.coverage`; `pytest --update-golden` rewrites it, and a test keeps it true.
+What becomes of each prim of Lightning-Thunder 0.2.6. This page is what
+`python -m thunder_mdfuse.thunder.coverage` prints; `pytest --update-golden` rewrites it, and a test
+keeps it true.
 
 - *kernel*: part of a generated kernel, be it arithmetic, index arithmetic, a load or a store.
-- *ATen step*: one call of torch's own kernel, as a step of the region's program. Of complex numbers, and of
-  a few dtypes, some that are kernels otherwise are ATen steps too.
-- *no step*: nothing is computed: the value itself, a size that the host knows, where a result is stored.
+- *ATen step*: a call of torch's own kernel, as a step of the region's program. Of complex numbers,
+  and of a few dtypes, some that are kernels otherwise are ATen steps too.
 - *program*: a collective, or a draw of torch's generator, as a step of the region's program.
+- *no step*: nothing is computed: the value itself, a size that the host knows, where a result is
+  stored.
 - *outside*: not claimed. Thunder runs it as it would without this executor.
 
-In the last column is whose rule differentiates it: `Thunder`, `here` where Thunder has none or a wrong one;
-empty where there is none, or nothing to differentiate.
+The last column says whose rule differentiates it: `Thunder`, or `here` where Thunder has none or a
+wrong one; empty where there is none, or nothing to differentiate.
 """
 
 

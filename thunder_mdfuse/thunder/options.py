@@ -1,4 +1,4 @@
-"""The compile options of the executor: ``thunder.jit(fn, executors=[...], mdfuse_recompute=False)``.
+"""Compile options: ``thunder.jit(fn, executors=[mdfuse_executor], mdfuse_recompute=False)``.
 
 ``OPTIONS`` has one row for each, with the text that ``thunder.last_compile_options`` shows. An
 option of ours that is unknown, or has a value that it does not take, is an error when the function
