@@ -286,6 +286,10 @@ def check(function: Function, mesh: DeviceMesh) -> None:
     assert ours.traffic.bytes <= eager.traffic.bytes + SLACK.get(function.name, 0), told
     said = explain(jitted)
     assert len(said.unfused) == function.left, f"{function.name}: {said}"
+    # What is added up of a gradient is in the region of the rest.
+    parts = [(region.part, region.mesh) for region in said.regions]
+    if not function.left:
+        assert max(map(parts.count, parts), default=1) == 1, f"{function.name}: {said}"
 
 
 def functions() -> list[Function]:
