@@ -37,6 +37,8 @@ class CUDAGraphTransform(cudagraph.CUDAGraphTransform):  # type: ignore[misc]
 
     def __init__(self, *, share_mem_pool: bool = False) -> None:
         super().__init__(share_mem_pool=share_mem_pool)
+        # For each tensor that the last forward pass saved, whether it stays where it is.
+        self.outputs_from_forward: list[bool] | None = None
         self.cuda_graph_runner = Runner(share_mem_pool=share_mem_pool)
 
     def transform_trace_post_optimization(self, trace: TraceCtx, **kwargs: Any) -> TraceCtx:
