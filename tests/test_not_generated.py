@@ -62,6 +62,8 @@ def test_what_has_a_template_is_in_a_kernel(op: str) -> None:
         text = f"%0 = input(position=0) : c64[4]\n%1 = {op}(%0) : f32[4]\nreturn %1"
     elif op == "cast":
         text = "%0 = input(position=0) : f32[4]\n%1 = cast(%0; dtype=f16) : f16[4]\nreturn %1"
+    elif op == "exponent":
+        text = f"%0 = input(position=0) : f32[4]\n%1 = {op}(%0) : i32[4]\nreturn %1"
     else:
         result = "bool" if row.rule.__name__ == "predicate" else "f32"
         text = f"%0 = input(position=0) : f32[4]\n%1 = {op}({args}) : {result}[4]\nreturn %1"

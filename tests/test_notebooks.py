@@ -1,7 +1,12 @@
-"""Notebooks as they are committed: without outputs, for any Python 3. ``.ci/run`` executes them."""
+"""Notebooks as they are committed: with what they print, from top to bottom, for any Python 3.
+
+``--update-golden`` executes them and keeps what they print. ``.ci/run`` executes them as well, for
+the checks that they make; what they print there is not compared.
+"""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +18,35 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_clean(path: Path) -> None:
+def test_a_notebook_is_clean(path: Path, pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("--update-golden"):
+        execute(path)
     notebook = json.loads(path.read_text(encoding="ascii"))
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
     cells = notebook["cells"]
     assert cells[0]["cell_type"] == "markdown"
     lines = [line for cell in cells for line in cell["source"]]
     assert any(line.startswith("assert ") for line in lines), "an execution has to check something"
-    for cell in cells:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None, "clear all outputs"
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    counts = [cell["execution_count"] for cell in code]
+    assert counts == list(range(1, len(code) + 1)), "execute it from top to bottom"
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert outputs and all(o["output_type"] != "error" for o in outputs)
+    assert not any(o.get("name") == "stderr" for o in outputs), "a reader need not see warnings"
+    text = json.dumps([o for o in outputs if "image/png" not in o.get("data", {})])
+    for folder in (str(Path.home()), str(path.parent.parent)):
+        assert folder not in text, "a path of the machine that it ran on"
+
+
+def execute(path: Path) -> None:
+    """Rewrite a notebook with what its cells print."""
+    nbclient, nbformat = map(pytest.importorskip, ("nbclient", "nbformat"))
+    notebook: Any = nbformat.read(path, as_version=4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=300, record_timing=False, resources={"metadata": {"path": path.parent}}
+    )
+    client.execute()
+    # What the kernel says of itself differs by Python's version.
+    notebook["metadata"]["language_info"] = {"name": "python"}
+    lines = json.loads(nbformat.writes(notebook))  # as files have it: texts as lists of lines
+    path.write_text(json.dumps(lines, indent=1) + "\n", encoding="ascii")

@@ -9,6 +9,7 @@
 
 ``mdfuse_executor``: what ``thunder.jit`` and ``thunder.dynamo.thunderfx`` take among ``executors``.
 ``explain(fused)``: the regions, kernels and bytes that a call became, and what stayed outside.
+``CUDAGraphTransform``: for ``thunder.jit(..., transforms=[CUDAGraphTransform()])``.
 ``FusionDefinition``: a fusion written op by op, with ``DataType`` and ``ParallelType``; no Thunder.
 ``execute_with_dtensors``, ``FusionDefinitionWrapper``: the same on DTensors; more is in
 ``thunder_mdfuse.multidevice``.
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "mdfuse_executor": "thunder_mdfuse.thunder.executor",
     "explain": "thunder_mdfuse.thunder.inspect",
+    "CUDAGraphTransform": "thunder_mdfuse.thunder.graphs",
     "FusionDefinition": "thunder_mdfuse.definition",
     "FusionDefinitionWrapper": "thunder_mdfuse.multidevice",
     "execute_with_dtensors": "thunder_mdfuse.multidevice",
@@ -32,6 +34,7 @@ _PUBLIC = {
     "ParallelType": "thunder_mdfuse.direct.dtypes",
 }
 __all__ = [
+    "CUDAGraphTransform",
     "DataType",
     "FusionDefinition",
     "FusionDefinitionWrapper",

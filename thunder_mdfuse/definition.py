@@ -34,6 +34,7 @@ from thunder_mdfuse.ir.text import render
 from thunder_mdfuse.ir.verify import verify
 from thunder_mdfuse.lru import CacheStats
 from thunder_mdfuse.repro import repro_script
+from thunder_mdfuse.runtime.ranges import Ranges
 
 Output = torch.Tensor | Number
 
@@ -52,6 +53,7 @@ class FusionDefinition:
         self._inputs: list[TensorView | Scalar] = []
         self._outputs: list[tuple[TensorView | Scalar, TensorView | None]] = []
         self._executable: Executable | None = None
+        self._ranges = Ranges(type(self).__name__)
         self._distributed: Distributed | None = None
         self._meshed: dict[TensorView, None] = {}  # those that the author gave a mesh
         self._carries = False
@@ -289,8 +291,11 @@ class FusionDefinition:
             )
         executable = self.executable
         values = self._values(self._plain(inputs), device)
-        found = executable.run(values)
+        found = self._ranged(executable.run, values)
         return [v for v, (_, target) in zip(found, self._outputs, strict=True) if target is None]
+
+    def _ranged(self, run: Callable[..., list[Any]], *args: Any) -> list[Any]:
+        return self._ranges.around(run, *args) if self._ranges.wanted() else run(*args)
 
     def _values(self, values: list[Any], device: Any) -> list[Any]:
         """What the program is called with: ``values`` on one device, and the sizes among them."""
@@ -332,7 +337,8 @@ class FusionDefinition:
                 type(self).__name__, self._scope, list(self._meshed), self._outputs, self._carries
             )
         opened = Opened(self._counted(in_dtensors))
-        found = self._distributed.run(self._inputs, opened, self._values(opened.locals, None))
+        values = self._values(opened.locals, None)
+        found = self._ranged(self._distributed.run, self._inputs, opened, values)
         return [v for v, (_, target) in zip(found, self._outputs, strict=True) if target is None]
 
     def get_output_shardings(self) -> list[Sharding | None]:

@@ -74,7 +74,7 @@ class Executable:
         self.dump = Dump(name)
         self.local, self._shared = pipeline.lower(fusion, self.dump)
         self.communicates = any(row(n.op).kind == "start" for n in self.local.nodes)
-        self.draws = any(n.op == "rng_state" for n in self.local.nodes)
+        self.draws = any(row(n.op).kind in ("rng_state", "draw") for n in self.local.nodes)
         self._entries: dict[Key, Entry] = {}
         self._plans: Lru[Key, list[tuple[ProgramPlan, list[KernelText]]]] = Lru(MOST_PLANS)
         self._lock = threading.RLock()

@@ -106,6 +106,13 @@ KNOBS: dict[str, Knob] = {
         Knob("MDFUSE_DISK_CACHE", "1", _flag, "0 or 1", "0: keep compiled kernels in memory only"),
         Knob("MDFUSE_VERIFY", "0", _flag, "0 or 1", "1: check the program between all stages"),
         Knob(
+            "MDFUSE_NVTX",
+            "0",
+            _flag,
+            "0 or 1",
+            "1: name regions, when they are made, for profilers that torch knows nothing of (nsys)",
+        ),
+        Knob(
             "MDFUSE_EMULATOR_ORDERS",
             "3",
             _whole(1),

@@ -71,6 +71,9 @@ MDF_MATH2(copysign, copysignf, copysign)
 MDF_MATH2(hypot, hypotf, hypot)
 #undef MDF_MATH2
 
+MDF_DEVICE float frexp(float x, int* e) { return MDF_LIBM(frexpf)(x, e); }
+MDF_DEVICE double frexp(double x, int* e) { return MDF_LIBM(frexp)(x, e); }
+
 // One definition for float and double; MDF_REAL keeps it from integers, which have their own.
 template <bool OK, class T>
 struct When {};
@@ -100,6 +103,18 @@ MDF_REAL_TEST(T) isinf(T x) { return abs(x) == infinity<T>(); }
 MDF_REAL_TEST(T) isfinite(T x) { return abs(x) < infinity<T>(); }
 MDF_REAL_TEST(T) signbit(T x) {
   return (hw::bits_of(x) >> (8 * sizeof(T) - 1)) != 0;
+}
+
+// x = mantissa * 2^exponent with 0.5 <= |mantissa| < 1; what is not finite is its own mantissa.
+MDF_REAL(T) mantissa(T x) {
+  int e = 0;
+  return isfinite(x) ? frexp(x, &e) : x;
+}
+template <class T>
+MDF_DEVICE typename When<is_float<T>, i32>::type exponent(T x) {
+  int e = 0;
+  if (isfinite(x)) frexp(x, &e);
+  return e;
 }
 
 // The sign of the divisor, as in Python.

@@ -80,7 +80,11 @@ FLOAT_UNARY = _torch(
     "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan "
     "sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma floor ceil round trunc frac sign "
     "isfinite isnan isinf signbit logical_not"
-) | {"erfcinv": _erfcinv}
+) | {
+    "erfcinv": _erfcinv,
+    "mantissa": lambda x: torch.frexp(x).mantissa,
+    "exponent": lambda x: torch.frexp(x).exponent,
+}
 FLOAT_BINARY = _torch(
     "add sub mul div pow atan2 minimum maximum copysign eq ne lt le gt ge logical_and logical_or"
 ) | {

@@ -94,6 +94,8 @@ def pointwise() -> Iterator[Function]:
     yield Function("masked_fill", lambda a, b: a.masked_fill(b > 0, 2.0), (A, A))
     yield Function("comparison", lambda a: (a > 0, a <= 0.5), (d(S(0), 5, 8, grad=False),))
     yield Function("to bfloat16", lambda a: a.to(torch.bfloat16).float(), (ROWS,))
+    stepped = lambda a, b: (torch.minimum(a, b), a.round() * a, b.trunc() * a)
+    yield Function("minimum and steps", stepped, (A, A))
     yield Function("clamp", lambda a: a.clamp(-0.5, 0.5), (ROWS,))
 
 
@@ -141,6 +143,9 @@ def products() -> Iterator[Function]:
         ),
         (d(R, 4, 8), d(S(0), 12, 8), d(S(0), 12, 8), d(S(1), 8, 12)),
     )
+    # Eager DTensor convolves patches that do not overlap, and refuses others without padding.
+    patches = lambda x, w, b: F.conv2d(x, w, b, stride=3)
+    yield Function("patches", patches, (d(S(0), 4, 4, 6, 6), d(R, 6, 4, 3, 3), d(R, 6)))
     yield Function("embedding", F.embedding, (index(R, 4, 4), d(R, 16, 8)))
     yield Function("rows of a sharded table", F.embedding, (index(R, 16, 4), d(S(0), 16, 8)))
 
@@ -176,7 +181,7 @@ def of_dtensors() -> Iterator[Function]:
     yield Function("exp of a sum", lambda a: torch.exp(a), (pending,))
     yield Function("an attribute", asked, (ROWS,))
     yield Function("no_grad", without_grad, (ROWS,))
-    yield Function("detach", lambda a: a.detach() * a, (ROWS,), left=1)
+    yield Function("detach", lambda a: a.detach() * a, (ROWS,))
     yield Function("in place", changed, (ROWS, ROWS), left=3)
     yield Function("zeros_like", lambda a: torch.zeros_like(a) + a, (ROWS,))
     yield Function("input returned", lambda a: (a, a * 2.0), (ROWS,))
@@ -281,6 +286,10 @@ def check(function: Function, mesh: DeviceMesh) -> None:
     assert ours.traffic.bytes <= eager.traffic.bytes + SLACK.get(function.name, 0), told
     said = explain(jitted)
     assert len(said.unfused) == function.left, f"{function.name}: {said}"
+    # What is added up of a gradient is in the region of the rest.
+    parts = [(region.part, region.mesh) for region in said.regions]
+    if not function.left:
+        assert max(map(parts.count, parts), default=1) == 1, f"{function.name}: {said}"
 
 
 def functions() -> list[Function]:

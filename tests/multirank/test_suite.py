@@ -9,7 +9,14 @@ from datetime import timedelta
 
 import pytest
 import torch
-from multirank import decoders, direct_cases, direct_shardings, dtensor_functions, thunder_cases
+from multirank import (
+    decoders,
+    direct_cases,
+    direct_shardings,
+    dtensor_functions,
+    graphs_cases,
+    thunder_cases,
+)
 from multirank.ranks import DEVICE, Case
 from multirank.runner import run_ranks
 from torch.distributed.distributed_c10d import _set_pg_timeout
@@ -24,6 +31,7 @@ CASES = [
     *thunder_cases.CASES,
     *dtensor_functions.CASES,
     *decoders.CASES,
+    *graphs_cases.CASES,
 ]
 RANKS = read_launch(knobs.launcher_environment()).size
 COUNTS = {n: len([case for case in CASES if case.ranks <= n]) for n in (2, 4)}

@@ -322,3 +322,50 @@ def test_what_works_along_a_sharded_dim_sends(name, rows):
     sent = [n.op for n in local.nodes if row(n.op).kind == "start"]
     kinds = {"gathers": ["all_gather"], "exchanges": ["permute_ranks"], "keeps": []}
     assert sent == kinds[even if rows == 16 else "gathers"]
+
+
+# (placements of x, w and bias, groups, the collectives): batch, channels out, channels in, and one
+# each of two groups, which keep their channels together.
+CONVOLVED = [
+    ("Shard(0); Replicate; Replicate", 1, []),
+    ("Replicate; Shard(0); Shard(0)", 1, []),
+    ("Shard(1); Shard(1); Replicate", 1, ["all_reduce"]),
+    ("Shard(2); Replicate; Replicate", 1, ["all_gather"]),
+    ("Shard(1); Replicate; Replicate", 2, ["all_gather"]),
+]
+
+
+@pytest.mark.parametrize(("places", "groups", "sent"), CONVOLVED)
+def test_convolution(places, groups, sent):
+    x, w, b = whole_numbers(2, 4, 4, 5), whole_numbers(6, 4 // groups, 3, 2), whole_numbers(6)
+    on = [p.strip() for p in places.split(";")]
+    expected = F.conv2d(x, w, b, (1, 2), (1, 0), groups=groups)
+    text = f"""global mesh[tp=2]
+        %0 = input(position=0) : f64{list(x.shape)} @ [{on[0]}]
+        %1 = input(position=1) : f64{list(w.shape)} @ [{on[1]}]
+        %2 = input(position=2) : f64[6] @ [{on[2]}]
+        %3 = convolution(%0, %1, %2; stride=[1, 2], padding=[1, 0], dilation=[1, 1], groups={groups}
+        return %3"""
+    text = text.replace(f"groups={groups}", f"groups={groups}) : f64{list(expected.shape)}")
+    torch.testing.assert_close(results(text, x, w, b)[0], expected)
+    starts = [n.op for n in localize(reshard(propagate(parse(text)))).nodes]
+    placed = propagate(parse(text))
+    (place,) = placed.tensor(placed.outputs[0].value).placements
+    found = [op for op in starts if row(op).kind == "start"]
+    assert found == (sent if str(place) != "Partial(sum)" else [])
+    assert (str(place) == "Partial(sum)") == (sent == ["all_reduce"])
+
+
+def test_windows_and_parts_of_floats():
+    x = whole_numbers(5, 9) * 0.3
+    text = """global mesh[tp=4]
+        %0 = input(position=0) : f64[5, 9] @ [Shard(0)]
+        %1 = unfold(%0; dim=1, size=3, step=2) : f64[5, 4, 3]
+        %2 = mantissa(%1) : f64[5, 4, 3]
+        %3 = exponent(%0) : i32[5, 9]
+        return %2, %3"""
+    mantissa, exponent = results(text, x)
+    assert torch.equal(mantissa, torch.frexp(x.unfold(1, 3, 2)).mantissa)
+    assert torch.equal(exponent, torch.frexp(x).exponent)
+    local = localize(reshard(propagate(parse(text))))
+    assert not [n.op for n in local.nodes if row(n.op).kind == "start"]

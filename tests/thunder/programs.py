@@ -165,6 +165,37 @@ GRADIENTS: dict[str, Program] = {
         ),
         lambda: (normal(4, 9), integers(4, 3, high=4)),
     ),
+    # What Thunder has no gradient for, or a wrong one.
+    "steps": (
+        lambda x: (x.round() * x, x.trunc() + x, x + (x.round() - x).detach(), x * x.argmin(0)),
+        lambda: (normal(4, 9),),
+    ),
+    "remainder": (
+        lambda x, y: (x % 0.7, torch.remainder(x, y)),
+        lambda: (normal(4, 9), positive(9)),
+    ),
+    "minimum and lerp": (
+        lambda x, y: (
+            torch.minimum(x, y),
+            torch.minimum(x, x * 1),
+            torch.lerp(x, y, 0.3),
+            torch.lerp(x, y, x),
+        ),
+        lambda: (normal(4, 9), normal(4, 9)),
+    ),
+    "flip and windows": (
+        lambda x: (x.flip(0, 1) * x, x.unfold(1, 3, 2) * 2, (x * 2).unfold(0, 2, 1).sin()),
+        lambda: (normal(4, 9),),
+    ),
+    "stores": (
+        lambda x, y: (
+            x.index_put((torch.tensor([0, 2]),), y[:2, :9] * 3),
+            x.index_put((torch.tensor([[0], [3]]), torch.tensor([1, 4])), y[0, :2]),
+            x.index_put((torch.tensor([1, 1]),), y[:2, :1], accumulate=True),
+            x.index_add(1, torch.tensor([0, 1, 1]), y[:, :3]),
+        ),
+        lambda: (normal(4, 9), normal(4, 10)),
+    ),
     "scatter": (
         lambda x, i, y: x.scatter_add(1, i, y * 2),
         lambda: (normal(4, 9), integers(4, 3), normal(4, 3)),
@@ -177,6 +208,16 @@ GRADIENTS: dict[str, Program] = {
     "matmul": (
         lambda x, y, z: (x @ y, x[0] @ y, F.linear(x[0], z)),
         lambda: (normal(2, 4, 5), normal(2, 5, 3), normal(6, 5)),
+    ),
+    "convolutions": (
+        lambda x, w, b, s, u: (
+            F.conv2d(x * 2, w, b, stride=2, padding=1, groups=2).relu(),
+            F.conv1d(s, u, dilation=2) + 1,
+        ),
+        lambda: (
+            *(normal(2, 4, 5, 6), normal(6, 2, 3, 3), normal(6)),
+            *(normal(2, 3, 8), normal(5, 3, 2)),
+        ),
     ),
     "attention": (attention, lambda: (normal(2, 3, 4, 8), normal(2, 3, 4, 8), normal(2, 3, 4, 8))),
     "masked attention": (
@@ -244,6 +285,35 @@ FORWARD: dict[str, Program] = {
             torch.tensor([2, 2, 8], dtype=torch.int32),
         ),
     ),
+    "mantissas and exponents": (
+        lambda x, h: (torch.frexp(x * 4)[0] + 1, torch.frexp(x)[1] * 2, *torch.frexp(h)),
+        lambda: (normal(4, 9), normal(3, dtype=torch.bfloat16)),
+    ),
+    "windows": (
+        lambda x: ((x * 2).unfold(1, 3, 2) + 1, x.unfold(0, 2, 1), x.unfold(1, 0, 1) * 2),
+        lambda: (normal(4, 9),),
+    ),
+    "channels last": (
+        lambda x, w, u: (F.conv2d(x, w) * 2, F.conv2d(x.contiguous(), w), F.conv3d(u, u) + 1),
+        lambda: (
+            normal(2, 4, 5, 6).to(memory_format=torch.channels_last),
+            normal(3, 4, 3, 3),
+            normal(2, 3, 4, 4, 4).to(memory_format=torch.channels_last_3d),
+        ),
+    ),
+    "numbers of the host": (
+        lambda x: (
+            x[:, :3] * torch.tensor([[1.0, 2.5, -3.0]]),
+            torch.tensor([True, False]) | (x[0, :2] > 0),
+            torch.tensor([[1, 2], [3, 4]]) + x[0, 0],
+            torch.zeros_like(torch.empty(4, 9)) + x,
+        ),
+        lambda: (normal(4, 9),),
+    ),
+    "running products": (
+        lambda x, i: (x.cumprod(1) * 2, torch.cumprod(x, dim=0), i.cumprod(0)),
+        lambda: (normal(4, 9), integers(3, 4)),
+    ),
     "flip": (lambda x: (x.flip(0), x.flip(1, 0)), lambda: (normal(4, 9, grad=False),)),
     "complex": (
         lambda z: (z * 2 + 1, z * z, z.abs(), z == z, (z - 1).sum(0)),
@@ -274,7 +344,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Make]] = {
     "attention": (lambda: Attention(16, 2), lambda: (normal(2, 5, 16),)),
     "GPT block": (Block, lambda: (normal(2, 5, 16),)),
     "classifier": (Classifier, lambda: (integers(2, 3), integers(2, 3))),
-    "convolution beside": (
+    "convolution": (
         lambda: nn.Sequential(nn.Conv1d(3, 3, 3), nn.ReLU(), nn.Flatten()),
         lambda: (normal(2, 3, 9),),
     ),

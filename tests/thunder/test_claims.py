@@ -1,5 +1,6 @@
 """The table of claims: complete over Thunder's prims, and a Reason for every refusal."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 from thunder_mdfuse import mdfuse_executor
 from thunder_mdfuse.ir.ops import OPS
 from thunder_mdfuse.ir.types import DType
-from thunder_mdfuse.thunder.claims import CLAIMS, UNCLAIMED, is_leaf, refusal
+from thunder_mdfuse.thunder import coverage
+from thunder_mdfuse.thunder.claims import CLAIMS, UNCLAIMED, is_leaf, ops_of, refusal
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, dtype_of
 
 
@@ -35,6 +37,20 @@ def test_every_prim_is_claimed_or_has_a_reason() -> None:
     assert ids <= CLAIMS.keys() | UNCLAIMED.keys()
     assert not CLAIMS.keys() & UNCLAIMED.keys()
     assert all(reason.text for reason in UNCLAIMED.values())
+
+
+def test_claims_name_operations() -> None:
+    assert {op for id in CLAIMS for op in ops_of(id)} <= OPS.keys()
+
+
+def test_what_is_said_of_all_prims_is_true(pytestconfig: pytest.Config) -> None:
+    page = Path(__file__).parents[2] / "docs" / "coverage.md"
+    if pytestconfig.getoption("--update-golden"):
+        page.write_text(coverage.text())
+    found = page.read_text()
+    assert found == coverage.text(), f"{page} is out of date: run pytest --update-golden"
+    rows = [line for line in found.splitlines() if line.startswith("| `")]
+    assert len(rows) == len({*CLAIMS, *PrimIDs, *DTensorPrimIDs})
 
 
 def test_thunder_sees_all_claims() -> None:
@@ -62,7 +78,12 @@ def test_dtypes_of_the_ir_are_all_reachable() -> None:
         (lambda: bound(prims.sign, lambda: proxy(4, dtype=dtypes.complex64)), "complex"),
         (lambda: bound(prims.real, lambda: proxy(4, dtype=dtypes.complex64)), "another dtype"),
         (lambda: bound(ltorch.sort, lambda: proxy()), "0-dim"),
-        (lambda: bound(ltorch.unfold, lambda: proxy(4), 0, 2, 1), "the IR has no such op"),
+        (lambda: bound(ltorch.unfold, lambda: proxy(), 0, 1, 1), "0-dim"),
+        (lambda: bound(prims.bitcast, lambda: proxy(4), dtypes.int32), "view of another dtype"),
+        (
+            lambda: bound(prims.tensor_from_sequence, [0.5] * 33, dtype=None, device=devices.cpu),
+            "more than 32 numbers",
+        ),
     ],
 )
 def test_refusals_say_why(symbol: Any, text: str) -> None:
@@ -74,12 +95,12 @@ def test_refusals_say_why(symbol: Any, text: str) -> None:
 
 def test_a_composite_is_refused_for_its_leaf() -> None:
     def composite(x: Any) -> Any:
-        return ltorch.mul(ltorch.unfold(x, 0, 2, 1), 2.0)
+        return ltorch.mul(prims.bitcast(x, dtypes.int32), 2)
 
     symbol = ltorch.torchsymbol(id="test.composite")(composite)
     bsym = bound(symbol, lambda: proxy(6))
     reason = refusal(bsym)
-    assert reason is not None and reason.text.startswith("unfold:")
+    assert reason is not None and reason.text.startswith("bitcast:")
 
 
 def test_number_prims_are_claimed() -> None:

@@ -1,9 +1,14 @@
 """Random numbers inside of regions: distribution, seeds, and one mask for forward and backward."""
 
+import shutil
+
 import pytest
+import thunder
 import torch
 import torch.nn.functional as F
 from against_eager import jit, regions
+
+from thunder_mdfuse import explain
 
 
 def test_dropout_has_one_mask_for_both_directions() -> None:
@@ -60,3 +65,68 @@ def test_normal_numbers_are_drawn_in_a_region() -> None:
     assert abs(y.mean().item()) < 0.1 and abs(y.std().item() - 2) < 0.1  # five deviations
     torch.manual_seed(1)
     assert torch.equal(jitted(x), y) and not torch.equal(jitted(x), y)
+
+
+def drawn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    chances = x.abs() + 0.1
+    first = torch.randint(0, 100, (4, 9))
+    second = torch.multinomial(chances, 3)
+    third = torch.randint(-5, 100, (6,), dtype=torch.int32)
+    # Not in the order in which they were drawn.
+    return third * 2, torch.multinomial(chances, 20, True), x + second.sum(), x * first
+
+
+@pytest.mark.parametrize("backend", ["reference", "emulate"])
+def test_integers_and_classes_are_eager_s_own(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend == "emulate" and shutil.which("g++") is None:
+        pytest.skip("the emulator needs a C++ compiler")
+    monkeypatch.setenv("MDFUSE_BACKEND", backend)
+    x = torch.linspace(-1, 2, 36).view(4, 9)
+    jitted = jit(drawn)
+    torch.manual_seed(5)
+    wanted = [drawn(x), drawn(x)]
+    torch.manual_seed(5)
+    found = [jitted(x), jitted(x)]
+    for ours, eager in zip(found, wanted, strict=True):
+        for a, b in zip(ours, eager, strict=True):
+            assert torch.equal(a, b) and a.dtype is b.dtype
+    assert len(regions(jitted)) == 1 and not explain(jitted).unfused, explain(jitted)
+
+
+def test_the_backward_pass_does_not_draw_integers_again() -> None:
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return (x * torch.randint(1, 100, (64, 64)).float()).sin()
+
+    x = torch.linspace(0, 0.1, 4096).view(64, 64).requires_grad_()
+    torch.manual_seed(7)
+    noisy(x).sum().backward()
+    wanted, x.grad = x.grad, None
+    jitted = jit(noisy)
+    torch.manual_seed(7)
+    y = jitted(x)
+    y.sum().backward()
+    assert len(regions(jitted)) == 2 and not explain(jitted).unfused
+    torch.testing.assert_close(x.grad, wanted)
+
+
+def test_the_backward_pass_does_not_sample_again() -> None:
+    def picked(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x.take_along_dim(torch.multinomial(w, 4), 1) * 3).exp()
+
+    x, w = torch.linspace(0, 1, 32).view(4, 8).requires_grad_(), torch.ones(4, 8)
+    torch.manual_seed(7)
+    picked(x, w).sum().backward()
+    wanted, x.grad = x.grad, None
+    torch.manual_seed(7)
+    jit(picked)(x, w).sum().backward()
+    torch.testing.assert_close(x.grad, wanted)
+
+
+def test_a_seed_of_its_own_leaves_torch_s_generator_alone() -> None:
+    jitted = jit(lambda x: thunder.prims.multinomial(x, 3, True, 11) * 2)
+    x, state = torch.rand(4, 9), torch.get_rng_state()
+    own = torch.Generator().manual_seed(11)
+    assert torch.equal(jitted(x), torch.multinomial(x, 3, True, generator=own) * 2)
+    assert torch.equal(torch.get_rng_state(), state) and regions(jitted)

@@ -84,7 +84,7 @@ EXPRS: dict[str, Row] = {
     **_calls(
         "abs neg exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos "
         "atan sinh cosh tanh asinh acosh atanh erfc erfinv erfcinv lgamma floor ceil round "
-        "trunc frac sign isfinite isnan isinf signbit",
+        "trunc frac sign isfinite isnan isinf signbit mantissa exponent",
         1,
     ),
     **_calls("fmod remainder pow atan2 nextafter copysign gcd", 2),
@@ -133,16 +133,16 @@ EXPRS: dict[str, Row] = {
     "cummax": Scan("Max", for_bool="Any"),
     "cummin": Scan("Min", for_bool="All"),
     **dict.fromkeys(
-        ("broadcast_in_dim", "permute", "squeeze", "slice", "reshape", "copy", "flip", "chunk"),
+        ("broadcast_in_dim", "permute", "squeeze", "slice", "unfold", "reshape", "copy", "flip"),
         _INDEX,
     ),
-    **dict.fromkeys(("pad", "cat", "full", "iota", "keep_first"), _INDEX),
+    **dict.fromkeys(("chunk", "pad", "cat", "full", "iota", "keep_first"), _INDEX),
     **dict.fromkeys(("input", "const", "size"), _HOST),
     **dict.fromkeys(
         ("matmul", "linear", "grouped_mm", "sdpa", "sdpa_backward", "sort", "argsort", "topk"),
         _ATEN,
     ),
-    **dict.fromkeys(("digamma", "ndtri", "zeta"), _ATEN),
+    **dict.fromkeys(("digamma", "ndtri", "zeta", "convolution", "randint", "multinomial"), _ATEN),
     **dict.fromkeys(("take", "take_along_axis", "gather", "embedding"), _LOOKUP),
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "embedding_backward"), _SCATTER),
     "rng_state": NotGenerated("read from torch's generator by the program"),

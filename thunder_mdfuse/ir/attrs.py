@@ -93,6 +93,15 @@ class SliceAttrs:
 
 
 @dataclass(frozen=True)
+class UnfoldAttrs:
+    """Windows of ``size`` along ``dim``, each ``step`` after the last; a new last dim has them."""
+
+    dim: int
+    size: Size
+    step: int
+
+
+@dataclass(frozen=True)
 class PadAttrs:
     """Elements added before and after each dim; negative numbers cut."""
 
@@ -126,6 +135,37 @@ class RngAttrs:
 
     draw: int
     count: Size
+
+
+@dataclass(frozen=True)
+class RandintAttrs:
+    """Integers in [low, high) out of torch's generator, as the ``draw``-th draw of a program."""
+
+    draw: int
+    shape: tuple[Size, ...]
+    dtype: DType
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class MultinomialAttrs:
+    """``samples`` classes of each row; ``seed``: of a generator of their own, None for torch's."""
+
+    draw: int
+    samples: Size
+    replacement: bool = False
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class ConvolutionAttrs:
+    """One number for each dim of the window."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -280,10 +320,14 @@ Attrs = (
     | ShapeAttrs
     | BroadcastAttrs
     | SliceAttrs
+    | UnfoldAttrs
     | PadAttrs
     | FactoryAttrs
     | CopyAttrs
     | RngAttrs
+    | RandintAttrs
+    | MultinomialAttrs
+    | ConvolutionAttrs
     | PhiloxAttrs
     | SortAttrs
     | TopkAttrs

@@ -69,6 +69,11 @@ def real_part(op: str, types: tuple[Type, ...], attrs: object) -> tuple[Type, ..
     return (TensorType(parts.get(x.dtype, x.dtype), x.shape),)
 
 
+def exponent(op: str, types: tuple[Type, ...], attrs: object) -> tuple[Type, ...]:
+    """The i32 part of ``frexp``."""
+    return (TensorType(DType.I32, tensor(op, types, 0).shape),)
+
+
 def magnitude(op: str, types: tuple[Type, ...], attrs: object) -> tuple[Type, ...]:
     """``abs``: of a complex number it is a real one."""
     parts = {DType.C64: DType.F32, DType.C128: DType.F64}
@@ -167,6 +172,16 @@ def slicing(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
     return (TensorType(x.dtype, tuple(sizes.ceildiv(e - s, step) for s, e, step in spans)),)
 
 
+def unfold(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
+    x = tensor(op, types, 0)
+    _check_dims(op, (attrs.dim,), x.ndim)
+    if attrs.step < 1:
+        raise IRError(f"{op}: the step must be at least 1, found {attrs.step}")
+    windows = sizes.floordiv(x.shape[attrs.dim] - attrs.size, attrs.step) + 1
+    shape = (*x.shape[: attrs.dim], windows, *x.shape[attrs.dim + 1 :], attrs.size)
+    return (TensorType(x.dtype, shape),)
+
+
 def pad(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
     x = tensor(op, types, 0)
     if not len(attrs.low) == len(attrs.high) == x.ndim:
@@ -256,6 +271,25 @@ def linear(op: str, types: tuple[Type, ...], attrs: object) -> tuple[Type, ...]:
     return (TensorType(x.dtype, x.shape[:-1] + w.shape[:1]),)
 
 
+def convolution(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
+    """x[n, in, ...], w[out, in / groups, ...] and bias[out] of one dtype give [n, out, ...]."""
+    x, w = tensor(op, types, 0), tensor(op, types, 1)
+    window = w.ndim - 2
+    if window < 1 or x.ndim != w.ndim or x.dtype is not w.dtype:
+        raise IRError(f"{op}: x and w of one dtype and 3 or more dims are needed, found {x}, {w}")
+    if x.shape[1] != w.shape[1] * attrs.groups:
+        raise IRError(f"{op}: {attrs.groups} groups of {w.shape[1]} channels do not make up {x}")
+    if len(types) == 3 and tensor(op, types, 2).shape != w.shape[:1]:
+        raise IRError(f"{op}: the bias {types[2]} must have shape [{w.shape[0]}]")
+    if {len(attrs.stride), len(attrs.padding), len(attrs.dilation)} != {window}:
+        raise IRError(f"{op}: {attrs} must have a number for each of the {window} dims of a window")
+    rows = zip(x.shape[2:], w.shape[2:], attrs.stride, attrs.padding, attrs.dilation, strict=True)
+    found = tuple(
+        sizes.floordiv(n + 2 * p - (k - 1) * apart - 1, step) + 1 for n, k, step, p, apart in rows
+    )
+    return (TensorType(x.dtype, (x.shape[0], w.shape[0], *found)),)
+
+
 def grouped_mm(op: str, types: tuple[Type, ...], attrs: object) -> tuple[Type, ...]:
     """One product a group: where a or b has two dims, ``offsets`` are the ends of the groups along
     the rows of a, the columns of b, or the inner dim of both (``torch._grouped_mm``).
@@ -302,6 +336,13 @@ def topk(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
     _check_dims(op, (attrs.dim,), x.ndim)
     shape = (*x.shape[: attrs.dim], attrs.k, *x.shape[attrs.dim + 1 :])
     return TensorType(x.dtype, shape), TensorType(DType.I64, shape)
+
+
+def multinomial(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:
+    x = tensor(op, types, 0)
+    if x.ndim not in (1, 2) or not x.dtype.is_float:
+        raise IRError(f"{op}: weights are floats of one or two dims, found {x}")
+    return (TensorType(DType.I64, (*x.shape[:-1], attrs.samples)),)
 
 
 def constant(op: str, types: tuple[Type, ...], attrs: Any) -> tuple[Type, ...]:

@@ -22,12 +22,14 @@ from thunder_mdfuse.ir.attrs import (
     BroadcastAttrs,
     CastAttrs,
     ChunkAttrs,
+    ConvolutionAttrs,
     CopyAttrs,
     DimsAttrs,
     PadAttrs,
     SdpaAttrs,
     ShapeAttrs,
     SliceAttrs,
+    UnfoldAttrs,
 )
 from thunder_mdfuse.ir.decide import Decider as Decider
 from thunder_mdfuse.ir.decide import holds as holds
@@ -44,12 +46,13 @@ from thunder_mdfuse.ir.geometry import (
     iterator_strides,
     preserved_strides,
     reshaped_strides,
+    suggests_channels_last,
 )
 from thunder_mdfuse.ir.graph import Fusion, Node, Use
 from thunder_mdfuse.ir.infer import broadcast_shapes
 from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.sizes import Size
-from thunder_mdfuse.ir.types import TensorType
+from thunder_mdfuse.ir.types import DType, TensorType
 
 
 @dataclass(frozen=True)
@@ -244,6 +247,24 @@ def _format(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
     return format_strides(t.shape, parts, walk.decide)
 
 
+def _window(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    """A convolution's: channels last where x or w suggests it and torch's library has that."""
+    parts = [walk.operand(a) for a in node.args[:2]]
+    some = [x for x in parts if suggests_channels_last(x, walk.decide)]
+    return format_strides(t.shape, some if _has_channels_last(walk, node, t) else [], walk.decide)
+
+
+def _has_channels_last(walk: _Walk, node: Node, t: TensorType) -> bool:
+    """cuDNN has it but for f64. On the CPU windows of three dims are oneDNN's in f32 only, and
+    another kernel's where one sample is convolved with one group.
+    """
+    if walk.device == "cuda":
+        return t.dtype is not DType.F64
+    assert isinstance(node.attrs, ConvolutionAttrs)
+    several = node.attrs.groups > 1 or walk.decide.less(1, t.shape[0])
+    return t.ndim == 4 or (t.dtype is DType.F32 and several)
+
+
 def _chunk(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
     """DTensor clones a slice, or concatenates the slices of a strided shard."""
     assert isinstance(node.attrs, ChunkAttrs)
@@ -283,6 +304,14 @@ def _slice(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
         offset = sizes.add(offset, sizes.multiply(start, stride))
     stepped = zip(strides, node.attrs.steps, strict=True)
     return walk.alias(node.args[0], offset, tuple(sizes.multiply(s, k) for s, k in stepped))
+
+
+def _unfold(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
+    assert isinstance(node.attrs, UnfoldAttrs)
+    strides = list(walk.found[node.args[0]].strides)
+    within = strides[node.attrs.dim]
+    strides[node.attrs.dim] = sizes.multiply(within, node.attrs.step)
+    return walk.alias(node.args[0], 0, (*strides, within))
 
 
 def _reshape(walk: _Walk, use: Use, node: Node, t: TensorType) -> Layout | Sizes:
@@ -337,6 +366,7 @@ _VIEWS: dict[str, _Rule] = {
     "permute": _permute,
     "squeeze": _squeeze,
     "slice": _slice,
+    "unfold": _unfold,
 }
 _RULES: dict[str, _Rule] = {
     "input": _input,
@@ -348,6 +378,7 @@ _RULES: dict[str, _Rule] = {
     "padded rows": _padded_rows,
     "preserve": _preserve,
     "format": _format,
+    "window": _window,
     "chunk": _chunk,
     "sdpa": _attention,
     "global": _dense,

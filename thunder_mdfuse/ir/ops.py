@@ -6,9 +6,10 @@ This is the whole surface of the IR. Other layers keep tables of their own with 
 ``strides`` says what memory layout eager torch gives a result (``ir/layout.py`` has a rule for
 each): ``iterator`` is TensorIterator's over the operands' strides, ``contiguous`` the row-major
 one, ``padded rows`` that with rows of whole 16 bytes, ``preserve`` that of
-``torch.preserve_format``, ``format`` channels last where the operands are, ``copy`` what
-``CopyAttrs`` says, ``view`` none because the result shares the operand's storage (``reshape``:
-where torch would share it), ``chunk`` a clone of a slice, ``global`` the operand's order of dims.
+``torch.preserve_format``, ``format`` channels last where all operands are, ``window`` where any is,
+``copy`` what ``CopyAttrs`` says, ``view`` none because the result shares the operand's storage
+(``reshape``: where torch would share it), ``chunk`` a clone of a slice, ``global`` the operand's
+order of dims.
 """
 
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ _rows(
 _rows("abs", "elementwise", 1, infer.magnitude, "iterator")
 _rows("isfinite isnan isinf signbit logical_not", "elementwise", 1, infer.predicate, "iterator")
 _rows("real imag", "elementwise", 1, infer.real_part, "iterator")
+_rows("mantissa", "elementwise", 1, infer.elementwise, "iterator")
+_rows("exponent", "elementwise", 1, infer.exponent, "iterator")
 _rows(
     "add sub mul div trunc_div floor_div fmod remainder pow atan2 nextafter minimum maximum "
     "copysign "
@@ -95,6 +98,7 @@ _rows("broadcast_in_dim", "view", 1, infer.broadcast_in_dim, "view", at.Broadcas
 _rows("permute", "view", 1, infer.permute, "view", at.DimsAttrs)
 _rows("squeeze", "view", 1, infer.squeeze, "view", at.DimsAttrs)
 _rows("slice", "view", 1, infer.slicing, "view", at.SliceAttrs)
+_rows("unfold", "view", 1, infer.unfold, "view", at.UnfoldAttrs)
 _rows("reshape", "view", 1, infer.reshape, "reshape", at.ShapeAttrs)
 _rows("copy", "copy", 1, infer.same, "copy", at.CopyAttrs)
 _rows("flip", "rearrange", 1, infer.same, "preserve", at.DimsAttrs)
@@ -118,10 +122,14 @@ _rows("full", "factory", 1, infer.factory, "contiguous", at.FactoryAttrs)
 _rows("iota", "factory", 2, infer.factory, "contiguous", at.FactoryAttrs)
 _rows("rng_state", "rng_state", 0, infer.rng_state, "contiguous", at.RngAttrs, results=2)
 _rows("uniform normal", "random", 2, infer.factory, "contiguous", at.PhiloxAttrs)
+# One more operand at the end is what was drawn before, since torch's generator has a state.
+_rows("randint", "draw", (0, 1), infer.factory, "contiguous", at.RandintAttrs)
+_rows("multinomial", "draw", (1, 2), infer.multinomial, "contiguous", at.MultinomialAttrs)
 
 _rows("matmul", "matmul", 2, infer.matmul, "contiguous")
 _rows("linear", "matmul", (2, 3), infer.linear, "contiguous")
 _rows("grouped_mm", "matmul", (2, 3), infer.grouped_mm, "padded rows")
+_rows("convolution", "matmul", (2, 3), infer.convolution, "window", at.ConvolutionAttrs)
 _rows("sdpa", "sdpa", (3, 4), infer.sdpa, "sdpa", at.SdpaAttrs)
 _rows(
     "sdpa_backward",

@@ -130,6 +130,8 @@ _elementwise("shift_left", torch.bitwise_left_shift)
 _elementwise("shift_right", torch.bitwise_right_shift)
 _elementwise("ndtri", _in_f32(torch.special.ndtri))
 _elementwise("zeta", _in_f32(torch.special.zeta))
+_elementwise("mantissa", lambda x: torch.frexp(x).mantissa)
+_elementwise("exponent", lambda x: torch.frexp(x).exponent)
 # erfc(y) = x means y = -ndtri(x / 2) / sqrt(2): precise near 0, where erfinv(1 - x) is not.
 _elementwise("erfcinv", _in_f32(lambda x: torch.special.ndtri(x * 0.5) * -(0.5**0.5)))
 # Operators, not torch's functions: with a number first they do what a user's ``0.1 * x`` does,

@@ -84,6 +84,16 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
 
 ROWS["matmul"] = one(lambda args, attrs, dtypes, device: torch.matmul(args[0], args[1]))
 ROWS["linear"] = one(lambda args, attrs, dtypes, device: functional.linear(*args))
+
+
+def _convolution(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
+    x, w = args[:2]
+    bias = args[2] if len(args) > 2 else None
+    window = (attrs.stride, attrs.padding, attrs.dilation)
+    return torch.convolution(x, w, bias, *window, False, (0,) * len(attrs.stride), attrs.groups)
+
+
+ROWS["convolution"] = one(_convolution)
 ROWS["grouped_mm"] = one(_grouped_mm)
 ROWS["sdpa"] = one(_sdpa)
 ROWS["sdpa_backward"] = _sdpa_backward

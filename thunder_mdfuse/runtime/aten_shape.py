@@ -125,6 +125,9 @@ ROWS["broadcast_in_dim"] = one(_broadcast_in_dim)
 ROWS["permute"] = one(lambda args, attrs, dtypes, device: args[0].permute(attrs.dims))
 ROWS["squeeze"] = one(lambda args, attrs, dtypes, device: args[0].squeeze(attrs.dims))
 ROWS["slice"] = one(_slice)
+ROWS["unfold"] = one(
+    lambda args, attrs, dtypes, device: args[0].unfold(attrs.dim, attrs.size, attrs.step)
+)
 ROWS["reshape"] = one(lambda args, attrs, dtypes, device: args[0].reshape(attrs.shape))
 ROWS["copy"] = one(_copy)
 ROWS["pad"] = one(_pad)
@@ -267,6 +270,22 @@ def _counters(
     return seed, offset, philox.linear_index(attrs.shape, attrs.whole, attrs.starts, where)
 
 
+def _randint(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
+    """What eager torch draws; an operand is there for the order alone."""
+    dtype = TORCH_DTYPES[attrs.dtype]
+    return torch.randint(attrs.low, attrs.high, attrs.shape, dtype=dtype, device=device)
+
+
+def _multinomial(args: Args, attrs: Any, dtypes: Sequence[DType], device: Any) -> torch.Tensor:
+    weights: torch.Tensor = args[0]
+    own = None
+    if attrs.seed is not None:
+        own = torch.Generator(weights.device).manual_seed(attrs.seed)
+    return torch.multinomial(weights, attrs.samples, attrs.replacement, generator=own)
+
+
+ROWS["randint"] = one(_randint)
+ROWS["multinomial"] = one(_multinomial)
 ROWS["full"] = one(_full)
 ROWS["iota"] = one(_iota)
 ROWS["rng_state"] = _rng_state

@@ -33,6 +33,9 @@ def through_view(node: Node, shape: Shape, index: Indices, ranges: Ranges) -> In
     if node.op == "slice":
         spans = zip(index, attrs.starts, attrs.steps, strict=True)
         return tuple(start + i * step for i, start, step in spans)
+    if node.op == "unfold":
+        own = index[attrs.dim] * attrs.step + index[-1]
+        return tuple(own if d == attrs.dim else i for d, i in enumerate(index[:-1]))
     if node.op == "flip":
         places = enumerate(zip(index, shape, strict=True))
         return tuple(size - 1 - i if d in attrs.dims else i for d, (i, size) in places)

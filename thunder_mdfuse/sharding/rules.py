@@ -108,6 +108,19 @@ def grouped_mm(site: Site) -> tuple[Factor, ...]:
     return f.from_labels(site, operands, results, {"k": Traits("sum")})
 
 
+def convolution(site: Site) -> tuple[Factor, ...]:
+    """x[n, in, ...] w[out, in, ...] bias[out], as ``linear``; groups keep their channels together.
+
+    A window reaches over the edges of a shard, so the dims that it slides along stay whole.
+    """
+    bias = len(site.operands) == 3
+    rest: list[Label | None] = [None] * (len(site.shape(0)) - 2)
+    into, out = (None, None) if _attrs(site).groups > 1 else ("in", "out")
+    operands: list[list[Label | None]] = [["n", into, *rest], [out, into, *rest], [out]]
+    traits: dict[Label, Traits] = {"in": Traits("sum", pending=(2,) if bias else ())}
+    return f.from_labels(site, operands[: len(site.operands)], [["n", out, *rest]], traits)
+
+
 def sdpa(site: Site) -> tuple[Factor, ...]:
     """Heads and batch; the query's rows unless the mask is causal; the columns of v."""
     return _attention(site, first=0)
@@ -194,6 +207,7 @@ _rows(
     "shift_right gcd zeta eq ne lt le gt ge logical_and logical_or lerp where",
     elementwise,
 )
+_rows("mantissa exponent", elementwise)
 _rows("neg real imag", elementwise, f.first_linear)
 _rows("add sub", elementwise, f.additive)
 _rows("mul", elementwise, f.multiplicative)
@@ -216,6 +230,7 @@ _rows("broadcast_in_dim", shape.broadcast_in_dim, f.growing)
 _rows("permute", shape.permute, f.moving())
 _rows("squeeze", shape.squeeze, f.moving())
 _rows("slice", shape.slicing, f.moving())
+_rows("unfold", shape.unfold, f.moving())
 _rows("reshape", shape.reshape, f.moving())
 _rows("flip", shape.flip, f.moving())
 _rows("cat", shape.along_dim, f.moving())
@@ -232,9 +247,11 @@ _rows("index_add", shape.index_add)
 _rows("full", shape.factory)
 _rows("iota uniform normal", shape.numbered)
 _rows("rng_state", lambda site: ())  # two 0-dim words, the same everywhere
+_rows("randint multinomial", lambda site: ())  # all ranks draw alike, and each draws all
 
 _rows("matmul", matmul, f.multiplicative)
 _rows("linear", linear, f.affine)
+_rows("convolution", convolution, f.affine)
 _rows("grouped_mm", grouped_mm, f.grouped)
 _rows("sdpa", sdpa)
 _rows("sdpa_backward", sdpa_backward)

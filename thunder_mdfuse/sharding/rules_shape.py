@@ -44,6 +44,12 @@ def slicing(site: Site) -> tuple[Factor, ...]:
     return from_labels(site, [labels], [labels])
 
 
+def unfold(site: Site) -> tuple[Factor, ...]:
+    """Every dim but the one that windows slide along, and theirs."""
+    labels = _dims_but(len(site.shape(0)), _attrs(site).dim)
+    return from_labels(site, [labels], [[*labels, None]])
+
+
 def pad(site: Site) -> tuple[Factor, ...]:
     ends = zip(_attrs(site).low, _attrs(site).high, strict=True)
     labels = [d if pair == (0, 0) else None for d, pair in enumerate(ends)]

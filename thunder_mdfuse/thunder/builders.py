@@ -5,7 +5,7 @@ functions name them, and returns what the prim's outputs stand for, in order. Ev
 cannot take has been refused by the check beside it in the table (``claims.py``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from thunder_mdfuse.ir import attrs as at
@@ -56,6 +56,11 @@ def relu(v: Values, a: Any) -> Results:
     value, zero = v.aligned((a, 0))
     (below,) = v.op("lt", (value, zero))
     return v.result("where", (below, zero, value))
+
+
+def frexp(v: Values, a: Any) -> Results:
+    """Two results of one operand, each by itself: a kernel may need one of them only."""
+    return [v.output(i, name, (v.value(a),)) for i, name in enumerate(("mantissa", "exponent"))]
 
 
 def cast(v: Values, a: Any, dtype: Any) -> Results:
@@ -200,6 +205,12 @@ def slicing(
     return v.result("slice", (v.value(a),), attrs)
 
 
+def unfold(v: Values, a: Any, dim: Any, size: Any, step: Any) -> Results:
+    use = v.value(a)
+    along, apart = int(v.number(dim).real) % ndim(v, use), int(v.number(step).real)
+    return v.result("unfold", (use,), at.UnfoldAttrs(along, v.size(size), apart))
+
+
 def flip(v: Values, a: Any, dims: Sequence[int]) -> Results:
     use = v.value(a)
     return v.result("flip", (use,), at.DimsAttrs(_dims(v, use, dims)))
@@ -267,41 +278,31 @@ def full(v: Values, shape: Sequence[Any], fill: Any, *, device: Any, dtype: Any)
     return v.result("full", (v.value(fill),), attrs)
 
 
+def empty(v: Values, shape: Sequence[Any], *, device: Any, dtype: Any) -> Results:
+    """Nobody may rely on what is in it, so it need not be memory: zeros."""
+    return full(v, shape, 0, device=device, dtype=dtype)
+
+
+def tensor_from_sequence(v: Values, items: Any, *, device: Any, dtype: Any) -> Results:
+    """A few numbers, nested as Thunder's own shape of the result says."""
+    shape, want = v.sizes(v.outs[0]._shape), known_dtype(v.outs[0].true_dtype)
+    numbers = list(flattened(items))
+    if not numbers:
+        return full(v, shape, 0, device=device, dtype=v.outs[0].true_dtype)
+    parts = [v.full(n, (1,), want) for n in numbers]
+    flat = v.op("cat", parts, at.DimAttrs(0)) if len(parts) > 1 else (parts[0],)
+    return v.result("reshape", flat, at.ShapeAttrs(shape))
+
+
+def flattened(items: Any) -> Iterator[Any]:
+    """The numbers of a sequence of sequences, in order."""
+    for item in items:
+        yield from flattened(item) if isinstance(item, Sequence) else (item,)
+
+
 def iota(v: Values, length: Any, *, start: Any, step: Any, device: Any, dtype: Any) -> Results:
     attrs = at.FactoryAttrs((v.size(length),), known_dtype(dtype))
     return v.result("iota", (v.value(start), v.value(step)), attrs)
-
-
-def rng_state(v: Values, shape: Sequence[Any], *, device: Any) -> Results:
-    """Seed and offset of one draw from the device's generator, for a tensor of ``shape``."""
-    attrs = at.RngAttrs(v.draws, sizes.product(v.sizes(shape)))
-    v.draws += 1
-    return v.result("rng_state", (), attrs)
-
-
-def philox(
-    v: Values,
-    shape: Sequence[Any],
-    low: Any,
-    high: Any,
-    seed: Any,
-    offset: Any,
-    *,
-    device: Any,
-    dtype: Any,
-) -> Results:
-    """Counter-based numbers: the same for the same seed and offset, whoever computes them."""
-    least, most = (float(v.number(x).real) for x in (low, high))
-    attrs = at.PhiloxAttrs(v.sizes(shape), known_dtype(dtype), least, most)
-    return v.result("uniform", (v.value(seed), v.value(offset)), attrs)
-
-
-def normal(
-    v: Values, shape: Sequence[Any], seed: Any, offset: Any, *, device: Any, dtype: Any
-) -> Results:
-    """The same, standard normal."""
-    attrs = at.PhiloxAttrs(v.sizes(shape), known_dtype(dtype))
-    return v.result("normal", (v.value(seed), v.value(offset)), attrs)
 
 
 def matmul(v: Values, a: Any, b: Any) -> Results:
@@ -314,6 +315,30 @@ def linear(v: Values, a: Any, w: Any, bias: Any = None) -> Results:
 
 def grouped_mm(v: Values, a: Any, b: Any, offsets: Any) -> Results:
     return v.result("grouped_mm", [v.value(x) for x in (a, b, offsets)])
+
+
+def convolution(
+    v: Values,
+    a: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    transposed: bool,
+    output_padding: Sequence[Any],
+    groups: Any,
+) -> Results:
+    operands = [v.value(x) for x in (a, weight, bias) if x is not None]
+    dims = ndim(v, operands[0]) - 2
+
+    def each(numbers: Sequence[Any]) -> tuple[int, ...]:
+        known = tuple(int(v.number(n).real) for n in numbers)
+        return known * dims if len(known) == 1 else known
+
+    together = int(v.number(groups).real)
+    attrs = at.ConvolutionAttrs(each(stride), each(padding), each(dilation), together)
+    return v.result("convolution", operands, attrs)
 
 
 def topk(v: Values, a: Any, k: Any, dim: int, largest: Any, sorted: Any) -> Results:

@@ -17,12 +17,14 @@ from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
 from thunder_mdfuse.thunder import builders as b
 from thunder_mdfuse.thunder import builders_index as bx
+from thunder_mdfuse.thunder import builders_random as br
 from thunder_mdfuse.thunder import composites as cp
 from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder import operators as op
 from thunder_mdfuse.thunder.dtensor_twins import PLACE, inside, is_twin
 from thunder_mdfuse.thunder.reasons import Reason
+from thunder_mdfuse.thunder.unclaimed import UNCLAIMED, UNCLAIMED_BY_NAME
 from thunder_mdfuse.thunder.values import dtype_of, is_bool_with_int
 
 Check = Callable[[BoundSymbol], Reason | None]
@@ -32,11 +34,14 @@ Check = Callable[[BoundSymbol], Reason | None]
 class Claim:
     """One row: ``build`` makes the IR nodes; ``check`` refuses what it could not build.
 
-    Without ``build`` the symbol becomes others (``draws.py``) before a region is translated.
+    ``ops`` are the operations that do its work, where they are called otherwise than the symbol;
+    "" for none, as what is built is another look at a value, or where it is stored. Without
+    ``build`` the symbol becomes others (``draws.py``) before a region is translated.
     """
 
     build: b.Build | None
     check: Check | None = None
+    ops: str | None = None
 
 
 def _no_complex(bsym: BoundSymbol) -> Reason | None:
@@ -114,6 +119,23 @@ def _grouped(bsym: BoundSymbol) -> Reason | None:
     return None
 
 
+def _convolution(bsym: BoundSymbol) -> Reason | None:
+    transposed, more = bsym.args[6:8]
+    if transposed or any(more):
+        return Reason("convolution: a transposed one is not in the IR")
+    return None
+
+
+# More numbers of the host than this are a copy to the device, as torch makes it.
+MOST_NUMBERS = 32
+
+
+def _few(bsym: BoundSymbol) -> Reason | None:
+    if len(list(b.flattened(bsym.args[0]))) > MOST_NUMBERS:
+        return Reason(f"tensor_from_sequence: more than {MOST_NUMBERS} numbers of the host")
+    return None
+
+
 def _rows(names: str, build: Callable[[str], b.Build]) -> dict[Hashable, Claim]:
     """A row for each of ``names``, where Thunder's prim and the IR's op are called the same."""
     return {PrimIDs[name.upper()]: Claim(build(name)) for name in names.split()}
@@ -133,117 +155,86 @@ CLAIMS: dict[Hashable, Claim] = {
     PrimIDs.REAL: Claim(b.elementwise("real"), _no_part),
     PrimIDs.IMAG: Claim(b.elementwise("imag"), _no_part),
     PrimIDs.SIGN: Claim(b.elementwise("sign"), _no_complex),
-    PrimIDs.PY_ABS: Claim(b.elementwise("abs")),
-    PrimIDs.PY_FLOORDIV: Claim(b.elementwise("floor_div")),
-    PrimIDs.BITWISE_LEFT_SHIFT: Claim(b.elementwise("shift_left")),
-    PrimIDs.BITWISE_RIGHT_SHIFT: Claim(b.elementwise("shift_right")),
-    PrimIDs.DIV: Claim(b.div),
+    PrimIDs.PY_ABS: Claim(b.elementwise("abs"), ops="abs"),
+    PrimIDs.PY_FLOORDIV: Claim(b.elementwise("floor_div"), ops="floor_div"),
+    PrimIDs.BITWISE_LEFT_SHIFT: Claim(b.elementwise("shift_left"), ops="shift_left"),
+    PrimIDs.BITWISE_RIGHT_SHIFT: Claim(b.elementwise("shift_right"), ops="shift_right"),
+    PrimIDs.FREXP: Claim(b.frexp, ops="mantissa exponent"),
+    PrimIDs.DIV: Claim(b.div, ops="div trunc_div"),
     PrimIDs.WHERE: Claim(b.where),
-    PrimIDs.CONVERT_ELEMENT_TYPE: Claim(b.cast),
+    PrimIDs.CONVERT_ELEMENT_TYPE: Claim(b.cast, ops="cast"),
     PrimIDs.VAR: Claim(b.variance("var")),
     PrimIDs.VAR_MEAN: Claim(b.variance("var_mean")),
-    PrimIDs.STD: Claim(b.std),
+    PrimIDs.STD: Claim(b.std, ops="var sqrt"),
     PrimIDs.BROADCAST_IN_DIM: Claim(b.broadcast_in_dim),
     PrimIDs.RESHAPE: Claim(b.reshape),
-    PrimIDs.VIEW: Claim(b.reshape),
-    PrimIDs.TRANSPOSE: Claim(b.permute),
+    PrimIDs.VIEW: Claim(b.reshape, ops="reshape"),
+    PrimIDs.TRANSPOSE: Claim(b.permute, ops="permute"),
     PrimIDs.SQUEEZE: Claim(b.squeeze),
     PrimIDs.SLICE: Claim(b.slicing),
+    PrimIDs.UNFOLD: Claim(b.unfold, _has_dims),
     PrimIDs.FLIP: Claim(b.flip),
     PrimIDs.CAT: Claim(b.cat),
     PrimIDs.PAD: Claim(b.pad),
-    PrimIDs.SHAPE: Claim(b.shape),
-    PrimIDs.SHALLOW_COPY: Claim(b.same),
-    PrimIDs.CLONE: Claim(b.clone, _clone),
-    PrimIDs.STRIDE_ORDER: Claim(b.stride_order),
-    PrimIDs.COPY_: Claim(b.copy_),
+    PrimIDs.SHAPE: Claim(b.shape, ops=""),
+    PrimIDs.SHALLOW_COPY: Claim(b.same, ops=""),
+    PrimIDs.CLONE: Claim(b.clone, _clone, ops="copy"),
+    PrimIDs.STRIDE_ORDER: Claim(b.stride_order, ops="copy"),
+    PrimIDs.COPY_: Claim(b.copy_, ops=""),
     PrimIDs.FULL: Claim(b.full),
+    PrimIDs.EMPTY: Claim(b.empty, ops="full"),
+    PrimIDs.TENSOR_FROM_SEQUENCE: Claim(b.tensor_from_sequence, _few, ops="full cat"),
     PrimIDs.IOTA: Claim(b.iota, _iota),
-    PrimIDs.UNIFORM: Claim(None, _uniform),
-    PrimIDs.RANDN: Claim(None, _no_complex),
-    draws.STATE: Claim(b.rng_state),
-    draws.UNIFORM: Claim(b.philox),
-    draws.NORMAL: Claim(b.normal),
+    PrimIDs.UNIFORM: Claim(None, _uniform, ops="rng_state uniform"),
+    PrimIDs.RANDN: Claim(None, _no_complex, ops="rng_state normal"),
+    PrimIDs.RANDINT: Claim(br.randint),
+    PrimIDs.MULTINOMIAL: Claim(br.multinomial),
+    draws.STATE: Claim(br.rng_state, ops="rng_state"),
+    draws.UNIFORM: Claim(br.philox, ops="uniform"),
+    draws.NORMAL: Claim(br.normal, ops="normal"),
     PrimIDs.TAKE: Claim(bx.take),
     PrimIDs.TAKE_ALONG_AXIS: Claim(bx.gather("take_along_axis"), _has_dims),
     PrimIDs.GATHER: Claim(bx.gather("gather"), _has_dims),
     PrimIDs.SCATTER: Claim(bx.scatter("scatter"), _has_dims),
     PrimIDs.SCATTER_ADD: Claim(bx.scatter("scatter_add"), _has_dims),
     PrimIDs.INDEX_ADD: Claim(bx.scatter("index_add"), _has_dims),
-    PrimIDs.INDEX_COPY: Claim(bx.index_copy, _has_dims),
-    PrimIDs.INDEX_PUT: Claim(bx.index_put, _indexed),
-    PrimIDs.COPY_WITH_SETITEM: Claim(bx.setitem, _setitem),
+    PrimIDs.INDEX_COPY: Claim(bx.index_copy, _has_dims, ops="scatter"),
+    PrimIDs.INDEX_PUT: Claim(bx.index_put, _indexed, ops="scatter scatter_add"),
+    PrimIDs.COPY_WITH_SETITEM: Claim(bx.setitem, _setitem, ops="scatter where"),
     PrimIDs.EMBEDDING: Claim(bx.embedding, _dense),
     PrimIDs.EMBEDDING_BACKWARD: Claim(bx.embedding_backward, _dense),
     PrimIDs.MATMUL: Claim(b.matmul),
     PrimIDs.LINEAR: Claim(b.linear),
-    PrimIDs._GROUPED_MM: Claim(b.grouped_mm, _grouped),
+    PrimIDs._GROUPED_MM: Claim(b.grouped_mm, _grouped, ops="grouped_mm"),
+    PrimIDs.CONVOLUTION: Claim(b.convolution, _convolution),
     PrimIDs.TOPK: Claim(b.topk, _has_dims),
     PrimIDs.SORT: Claim(b.sort, _has_dims),
-    "torch.Tensor.expand": Claim(b.expand),
-    "torch.unsqueeze": Claim(b.unsqueeze),
-    "torch.cumsum": Claim(b.scan("cumsum"), _has_dims),
-    "torch.argsort": Claim(b.argsort, _has_dims),
-    "nll_loss_backward": Claim(bx.nll_loss_backward),
-    op.CAST: Claim(b.user_cast),
-    cp.RELU: Claim(b.relu),
-    op.SDPA: Claim(b.sdpa),
-    op.SDPA_BACKWARD: Claim(b.sdpa_backward),
+    "torch.Tensor.expand": Claim(b.expand, ops="broadcast_in_dim"),
+    "torch.unsqueeze": Claim(b.unsqueeze, ops="broadcast_in_dim"),
+    "torch.detach": Claim(b.same, ops=""),
+    "torch.cumsum": Claim(b.scan("cumsum"), _has_dims, ops="cumsum"),
+    "torch.cumprod": Claim(b.scan("cumprod"), _has_dims, ops="cumprod"),
+    "torch.argsort": Claim(b.argsort, _has_dims, ops="argsort"),
+    "nll_loss_backward": Claim(bx.nll_loss_backward, ops="where"),
+    op.CAST: Claim(b.user_cast, ops="cast"),
+    cp.RELU: Claim(b.relu, ops="where"),
+    op.SDPA: Claim(b.sdpa, ops="sdpa"),
+    op.SDPA_BACKWARD: Claim(b.sdpa_backward, ops="sdpa_backward"),
     DTensorPrimIDs.ADD: Claim(b.elementwise("add")),
     DTensorPrimIDs.MUL: Claim(b.elementwise("mul")),
     DTensorPrimIDs.EXP: Claim(b.elementwise("exp")),
     DTensorPrimIDs.NEG: Claim(b.elementwise("neg")),
     DTensorPrimIDs.RECIPROCAL: Claim(b.elementwise("reciprocal")),
-    DTensorPrimIDs.CONVERT_ELEMENT_TYPE: Claim(b.cast),
+    DTensorPrimIDs.CONVERT_ELEMENT_TYPE: Claim(b.cast, ops="cast"),
     DTensorPrimIDs.BROADCAST_IN_DIM: Claim(b.dtensor_broadcast),
     DTensorPrimIDs.RESHAPE: Claim(b.reshape),
-    DTensorPrimIDs.TRANSPOSE: Claim(b.permute),
+    DTensorPrimIDs.TRANSPOSE: Claim(b.permute, ops="permute"),
     DTensorPrimIDs.LINEAR: Claim(b.linear),
-    DTensorPrimIDs._GROUPED_MM: Claim(b.grouped_mm, _grouped),
-    "dtensor_from_local": Claim(dt.from_local, dt.from_local_check),
-    "dtensor_to_local": Claim(dt.to_local, dt.to_local_check),
-    "dtensor_redistribute": Claim(dt.redistribute, dt.redistribute_check),
-    PLACE: Claim(dt.place),
-}
-
-_HOST = "belongs to the host program around the regions"
-_PROLOGUE = "runs in the prologue, before any region"
-_DRAWN = "generated kernels draw uniform and normal numbers only; torch draws these"
-_NOT_IN_IR = "the IR has no such op"
-_UNCLAIMED_BY_TEXT: dict[str, str] = {
-    _PROLOGUE: (
-        "ASSERT_TENSOR_METADATA CHECK_TENSOR_SHAPE_AND_METADATA CHECK_NONE CHECK_EMPTY "
-        "CHECK_LITERAL_LIKE CHECK_TYPE CHECK_INSTANCE CHECK_NUMBER_TYPE_AND_VALUE "
-        "CHECK_BOOL_CONVERSION CHECK_STRING_VALUE CHECK_SLICE_VALUE CHECK_LEN ASSERT_COMPARE "
-        "PYTHON_VARS"
-    ),
-    _HOST: (
-        "UNPACK_FUNCTION_OBJ UNPACK_CACHE_INFO UNPACK_ATTR UNPACK_GETITEM UNPACK_EMPTY_DICT "
-        "UNPACK_ITER UNPACK_NEXT UNPACK_KEY UNPACK_SEQUENCE UNPACK_TRIVIAL UNPACK_TUPLE "
-        "UNPACK_LIST UNPACK_DICT_KEY UNPACK_PARAMETER UNPACK_BUFFER UNPACK_SUBMODULE "
-        "UNPACK_THUNDER_MODULE CONSTRUCT_TUPLE PACK_LIST PACK_BUFFER PACK_ATTR PACK_SETITEM "
-        "DATACLASS_NEW COMMENT DEL PRINT RETURN SINK GET_GRAD PUT_GRAD EXOGENOUS_LIKE "
-        "NUMPY_ARRAY_TO_TORCH_TENSOR"
-    ),
-    _DRAWN: "RANDINT MULTINOMIAL UNIFORM_PHILOX GET_AND_UPDATE_RNG_STATE",
-    _NOT_IN_IR: "FREXP UNFOLD CONVOLUTION BITCAST",
-    "moves data between devices, which a region on one device does not": "DEVICE_PUT",
-    "waits for the device and gives the host a number": "ITEM",
-    "its contents are undefined": "EMPTY",
-    "copies numbers from the host": "TENSOR_FROM_SEQUENCE",
-    "is a barrier for the storages that it names": "UPDATE_ALIASES",
-}
-UNCLAIMED: dict[Hashable, Reason] = {
-    PrimIDs[name]: Reason(f"{name.lower()}: {text}")
-    for text, names in _UNCLAIMED_BY_TEXT.items()
-    for name in names.split()
-} | {
-    DTensorPrimIDs.CHECK_DTENSOR_SPEC_REPR: Reason(f"check_dtensor_spec_repr: {_PROLOGUE}"),
-}
-
-
-_UNCLAIMED_BY_NAME = {
-    id.name.lower(): reason for id, reason in UNCLAIMED.items() if isinstance(id, PrimIDs)
+    DTensorPrimIDs._GROUPED_MM: Claim(b.grouped_mm, _grouped, ops="grouped_mm"),
+    "dtensor_from_local": Claim(dt.from_local, dt.from_local_check, ops=""),
+    "dtensor_to_local": Claim(dt.to_local, dt.to_local_check, ops=""),
+    "dtensor_redistribute": Claim(dt.redistribute, dt.redistribute_check, ops="reshard"),
+    PLACE: Claim(dt.place, ops="reshard"),
 }
 
 
@@ -252,7 +243,14 @@ def _unknown(bsym: BoundSymbol) -> Reason:
     if bsym.sym.executor is None:
         return Reason(f"{bsym.sym.name}: no claim for a symbol with id {bsym.sym.id!r}")
     taken = Reason(f"{bsym.sym.name}: taken as a whole by the executor {bsym.sym.executor.name!r}")
-    return _UNCLAIMED_BY_NAME.get(bsym.sym.name, taken)
+    return UNCLAIMED_BY_NAME.get(bsym.sym.name, taken)
+
+
+def ops_of(id: Hashable) -> tuple[str, ...]:
+    """The names of the IR's operations that do the work of a claimed symbol."""
+    ops = CLAIMS[id].ops
+    name = id.name if isinstance(id, PrimIDs | DTensorPrimIDs) else str(id)
+    return (name.lower(),) if ops is None else tuple(ops.split())
 
 
 def leaf_refusal(bsym: BoundSymbol) -> Reason | None:

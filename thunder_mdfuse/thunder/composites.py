@@ -19,6 +19,7 @@ from thunder.core.symbol import Symbol
 from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import FusionExecutor
 from thunder.torch.langctx import _method_name_to_fn_map as _methods
+from thunder.torch.langctx import register_method
 from torch.nn._reduction import legacy_get_string
 
 RELU = "mdfuse_relu"
@@ -31,6 +32,8 @@ def register_composites(executor: FusionExecutor) -> None:
     for function in (F.relu, torch.relu, torch.Tensor.relu, _methods["relu"]):
         executor._lookasides[function] = _relu_door(relu)
     executor._lookasides[F.nll_loss] = _nll_loss
+    # ``a % b``, which Thunder knows as a function but not as an operator.
+    register_method("mod", ltorch.remainder)
     dense = {
         ltorch.softmax: (F.softmax, torch.softmax, torch.Tensor.softmax, _methods["softmax"]),
         ltorch.log_softmax: (F.log_softmax, torch.log_softmax, torch.Tensor.log_softmax),

@@ -77,7 +77,9 @@ class _Expansion:
             elif twins.is_no_gradient(bsym):
                 found.append(self._no_gradient(bsym))
             elif twins.twins_of(bsym):
-                found += self.run(bsym.subsymbols)
+                # Thunder marks a sum of gradients as of the backward pass, but not what is in it.
+                inner = bsym.subsymbols
+                found += self.run([b.from_bsym(tags=b.tags | bsym.tags) for b in inner])
             else:
                 found.append(bsym)
         return found

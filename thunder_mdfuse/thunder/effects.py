@@ -120,6 +120,7 @@ _ALIASING = {
     PrimIDs.IMAG,
     PrimIDs.BITCAST,
     PLACE,
+    "torch.detach",
     "dtensor_from_local",
     "dtensor_to_local",
     "dtensor_redistribute",

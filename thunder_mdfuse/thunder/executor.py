@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from thunder.core.compile_data import get_compile_data, get_compile_option
+from thunder.core.compile_data import get_compile_data
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
@@ -33,8 +33,10 @@ from thunder_mdfuse.thunder.dtensor_expand import expanded
 from thunder_mdfuse.thunder.dtensor_gradients import gradient
 from thunder_mdfuse.thunder.effects import writes_of
 from thunder_mdfuse.thunder.fusion_call import FusionCall
+from thunder_mdfuse.thunder.gradients import register_gradients
 from thunder_mdfuse.thunder.grouping import Grouping, Kind
 from thunder_mdfuse.thunder.operators import register_operators
+from thunder_mdfuse.thunder.options import check_names, option
 from thunder_mdfuse.thunder.reasons import Reason
 from thunder_mdfuse.thunder.recompute import Piece, needed_of, recomputed
 
@@ -136,8 +138,7 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         flat = rg.dead_code_free(flat, outputs)
         inputs = rg.inputs_of(flat)
         name = f"{NAME}{fusion_counter}"
-        keep = get_compile_option("mdfuse_keep_inputs", "Keep each region's last inputs")
-        call = FusionCall(name, flat, inputs, outputs, bool(keep))
+        call = FusionCall(name, flat, inputs, outputs, option("mdfuse_keep_inputs"))
         bsym = self.register_temporary_operation(
             name, call, inputs=inputs, outputs=outputs, bsyms=flat
         )
@@ -148,6 +149,7 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """``trace`` with its regions as single symbols."""
         start = time.perf_counter_ns()
+        check_names()
         fused = from_trace(trace)
         work = self._grouped(trace, fused)
         fused.bound_symbols = work.run()
@@ -230,7 +232,9 @@ class _Pass:
 
     @property
     def _may_recompute(self) -> bool:
-        """Recomputing would read a storage after a write to it, or need sizes that have no name."""
+        """Recomputing could read a storage after a write to it, or need sizes without a name."""
+        if not option("mdfuse_recompute"):
+            return False
         symbolic = any(isinstance(p, NumberProxy) for b in self.bsyms for p in b.flat_proxy_outs)
         return not symbolic and not any(map(writes_of, self.bsyms))
 
@@ -303,6 +307,7 @@ def _register() -> MdfuseExecutor:
     for id in CLAIMS:
         # Thunder's own look-ups (examine, grad transforms) go through this map.
         executor.register_supported(id, None)
+    register_gradients(executor)
     register_operators(executor)
     # Without its patch a door would take a list for a constant: two calls would be one.
     if patches.guard_arguments(executor):

@@ -28,6 +28,7 @@ from thunder_mdfuse.ir.decide import holds
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import Mesh, ScalarType, TensorType
 from thunder_mdfuse.repro import program_script
+from thunder_mdfuse.runtime.ranges import Ranges
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder.fitting import check_fitting
 from thunder_mdfuse.thunder.translate import Given, Translated, translate
@@ -74,6 +75,7 @@ class FusionCall:
         self._baked: set[str] = set()
         self._exact = False
         self._last: Entry | None = None
+        self._ranges = Ranges(name)
         self._writes = _writes(self.bsyms, self.inputs, self.outputs)
         self._simple = _guarded_by_thunder(self.inputs) and not _on_mesh(self.bsyms)
 
@@ -81,6 +83,11 @@ class FusionCall:
         return f"{self.name}: ({', '.join(b.sym.name for b in self.bsyms)})"
 
     def __call__(self, *args: Any) -> Sequence[Any]:
+        if self._ranges.wanted():
+            return self._ranges.around(self._run, *args)
+        return self._run(*args)
+
+    def _run(self, *args: Any) -> Sequence[Any]:
         if self._keep_inputs:
             self.last_inputs = args
         if self._writes:

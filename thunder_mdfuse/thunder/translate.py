@@ -177,8 +177,15 @@ def _check(bsym: BoundSymbol, proxy: TensorProxy, found: TensorType | ScalarType
 # Symbols whose result lies in the storage of their first argument, in eager torch too.
 _VIEWS = {
     *(PrimIDs.BROADCAST_IN_DIM, PrimIDs.RESHAPE, PrimIDs.VIEW, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE),
-    *(PrimIDs.SLICE, PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER, "torch.Tensor.expand"),
-    *(PLACE, "torch.unsqueeze", "dtensor_from_local", "dtensor_to_local", "dtensor_redistribute"),
+    *(PrimIDs.SLICE, PrimIDs.UNFOLD, PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER, PLACE),
+    *(
+        "torch.Tensor.expand",
+        "torch.unsqueeze",
+        "torch.detach",
+        "dtensor_from_local",
+        "dtensor_to_local",
+        "dtensor_redistribute",
+    ),
     *(DTensorPrimIDs.BROADCAST_IN_DIM, DTensorPrimIDs.RESHAPE, DTensorPrimIDs.TRANSPOSE),
 }
 

@@ -133,6 +133,7 @@ class Values:
         self.writes: list[tuple[str, Use, Use]] = []
         self.guards: dict[Guard, None] = {}
         self.draws = 0
+        self.drawn: Use | None = None  # the last that torch's generator gave
 
     def begin(self, outs: tuple[Any, ...], pins: tuple[Placements | None, ...]) -> None:
         """Start on a symbol with flat outputs ``outs``; ``pins``: their placements on a mesh."""
@@ -210,6 +211,17 @@ class Values:
         """The node that gives the present symbol's outputs, with the placements that are pinned."""
         pins = self.pins if any(p is not None for p in self.pins) else None
         return self.builder.op(name, tuple(args), attrs, pins)
+
+    def output(self, i: int, name: str, args: Sequence[Use], attrs: Attrs = NO_ATTRS) -> Use:
+        """The node that gives output ``i`` of the present symbol and no other."""
+        pin = self.pins[i : i + 1]
+        pins = None if pin == (None,) else pin or None
+        return self.builder.op(name, tuple(args), attrs, pins)[0]
+
+    def next_draw(self) -> int:
+        """The number of one more draw: two draws are never one node."""
+        self.draws += 1
+        return self.draws - 1
 
     def scalar_op(self, name: str, args: Sequence[Any]) -> Use | Size:
         """An op on numbers alone: sizes stay sizes, and known numbers known, where they can."""
