@@ -3,7 +3,7 @@
 Every rank is started by a launcher (torchrun, mpirun); one GPU each, or CPUs over gloo. Providers:
 
 - ``mdfuse``: ``thunder.jit`` of the module that ``parallelize_module`` made, with our executor;
-- ``mdfuse+graph``: the same with Thunder's ``CUDAGraphTransform`` (GPUs only);
+- ``mdfuse+graph``: the same with ``CUDAGraphTransform`` (GPUs only);
 - ``compile``, ``eager``: the same module under ``torch.compile``, and as it is;
 - ``by hand``: what a programmer writes on local tensors, with one all-reduce.
 

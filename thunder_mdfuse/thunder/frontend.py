@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import thunder
-from thunder.transforms.cudagraph import CUDAGraphTransform
 
 from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.thunder.fusion_call import FusionCall
+from thunder_mdfuse.thunder.graphs import CUDAGraphTransform
 
 
 def jit(function: Callable[..., Any], executors: Sequence[str], **options: Any) -> Any:
@@ -30,7 +30,7 @@ def jit(function: Callable[..., Any], executors: Sequence[str], **options: Any) 
 
 
 def cuda_graphs() -> Any:
-    """A new transform of Thunder's, for ``transforms=``, that has CUDA graphs run a trace."""
+    """A new transform, for ``transforms=``, that has CUDA graphs run what a function runs."""
     return CUDAGraphTransform()
 
 
