@@ -47,7 +47,7 @@ class _Bytes(TorchDispatchMode):
             return NotImplemented
         found = function(*args, **(kwargs or {}))
         space, name = function._schema.name.split("::")
-        if space in ("c10d", "_c10d_functional") and not name.startswith(_SILENT):
+        if space in ("c10d", "_c10d_functional", "_dtensor") and not name.startswith(_SILENT):
             leaves = (tree_leaves(x) for x in (*args, found))
             sizes = [sum(t.nbytes for t in x if isinstance(t, torch.Tensor)) for x in leaves]
             twice = "reduce" in name and "scatter" not in name

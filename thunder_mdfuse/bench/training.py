@@ -48,8 +48,11 @@ class Provider:
             whole = Llama(config).bfloat16()
         self.model = tensor_parallel(whole, mesh)
         self.call = PROVIDERS[name](self.model)
+        # A fused step takes DTensors or plain tensors (the norms' weights), not both at once.
+        cut = [p for p in self.model.parameters() if isinstance(p, DTensor)]
+        plain = [p for p in self.model.parameters() if not isinstance(p, DTensor)]
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=1e-4, fused=device.type == "cuda"
+            [{"params": cut}, {"params": plain}], lr=1e-4, fused=device.type == "cuda"
         )
         self.device = device
         self.times: list[float] = []

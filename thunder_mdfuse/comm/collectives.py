@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from thunder_mdfuse.comm.pending import Pending, backend_name, named_failure
+from thunder_mdfuse.comm.pending import Pending, What, backend_name, named_failure
 from thunder_mdfuse.comm.reductions import Folded, Native, reduction
 from thunder_mdfuse.comm.team import Team
 from thunder_mdfuse.comm.wire import (
@@ -41,7 +41,7 @@ def start_all_gather(
     x: torch.Tensor, team: Team, dim: int, full_size: int, *, traffic: Traffic | None = None
 ) -> Pending:
     """``Shard(dim)`` -> ``Replicate``: every position's chunk, ``full_size`` along ``dim``."""
-    what = f"all_gather of {_text(x)} on dim {dim} to size {full_size}"
+    what = What("all_gather", x, f" on dim {dim} to size {full_size}")
     dim = _dim(x, dim, what)
     position, group = team.member()
     _check_extent(x, dim, full_size, team, position, what)
@@ -72,7 +72,7 @@ def start_all_reduce(
     traffic: Traffic | None = None,
 ) -> Pending:
     """``Partial(op)`` -> ``Replicate``. ``in_place``: ``x`` is not needed and may be the result."""
-    what = f"all_reduce({op}) of {_text(x)}"
+    what = What(f"all_reduce({op})", x)
     _, group = team.member()
     how = reduction(x.dtype, op, backend_name(group, x.device), team.size)
     x = plain(x)
@@ -90,7 +90,7 @@ def start_reduce_scatter(
     x: torch.Tensor, team: Team, dim: int, op: str = "sum", *, traffic: Traffic | None = None
 ) -> Pending:
     """``Partial(op)`` -> ``Shard(dim)``: this position's chunk of the reduced tensor."""
-    what = f"reduce_scatter({op}) of {_text(x)} on dim {dim}"
+    what = What(f"reduce_scatter({op})", x, f" on dim {dim}")
     dim = _dim(x, dim, what)
     position, group = team.member()
     how = reduction(x.dtype, op, backend_name(group, x.device), team.size)
@@ -142,13 +142,13 @@ def start_all_to_all(
     ``x`` has all of ``split_size_full`` and this position's chunk of ``cat_size_full``; the result
     has this position's chunk of ``split_size_full`` and all of ``cat_size_full``.
     """
-    what = f"all_to_all of {_text(x)} from dim {cat_dim} to dim {split_dim}"
+    what = What("all_to_all", x, f" from dim {cat_dim} to dim {split_dim}")
     split_dim, cat_dim = _dim(x, split_dim, what), _dim(x, cat_dim, what)
     position, _ = team.member()
     if split_dim == cat_dim or x.size(split_dim) != split_size_full:
         raise CommError(
             f"{what} needs two dims, the first of {split_size_full} elements; found dims "
-            f"{split_dim} and {cat_dim} of {_text(x)}; pass the local shard of dim {cat_dim}"
+            f"{split_dim} and {cat_dim}; pass the local shard of dim {cat_dim}"
         )
     _check_extent(x, cat_dim, cat_size_full, team, position, what)
     x = plain(x)
@@ -175,7 +175,7 @@ def start_broadcast(
     x: torch.Tensor, team: Team, source: int, *, traffic: Traffic | None = None
 ) -> Pending:
     """Position ``source``'s ``x`` everywhere; other positions' ``x`` gives shape and dtype only."""
-    what = f"broadcast of {_text(x)} from position {source}"
+    what = What("broadcast", x, f" from position {source}")
     position, group = team.member()
     _check_position(source, team, what)
     x = plain(x)
@@ -206,7 +206,7 @@ def start_permute(
     A position is a source once at most and a target once at most; one that is no target gets
     zeros. ``shape`` is what this position receives, where that is not the shape of ``x``.
     """
-    what = f"permute of {_text(x)} by {list(pairs)}"
+    what = What("permute", x, f" by {list(pairs)}")
     position, _ = team.member()
     for end in (0, 1):
         ends = [pair[end] for pair in pairs]
@@ -228,7 +228,7 @@ def start_permute(
 
 
 def _folded_all_reduce(
-    what: str,
+    what: object,
     x: torch.Tensor,
     team: Team,
     fold: Callable[[torch.Tensor], torch.Tensor],
@@ -277,7 +277,7 @@ def _folded_all_reduce(
 
 
 def _exchange(
-    what: str,
+    what: object,
     kind: str,
     team: Team,
     sent: Sequence[torch.Tensor],
@@ -319,7 +319,7 @@ def _exchange(
     return Pending(what, team, work, unpack, (outgoing, incoming))
 
 
-def _start(what: str, team: Team, call: Callable[[], dist.Work | None]) -> dist.Work:
+def _start(what: object, team: Team, call: Callable[[], dist.Work | None]) -> dist.Work:
     with named_failure(what, team):
         work = call()
     assert work is not None, "members of a group get a work from every asynchronous collective"
@@ -344,18 +344,14 @@ def _count(traffic: Traffic | None, kind: str, sent: int) -> None:
         traffic.record(kind, sent)
 
 
-def _text(x: torch.Tensor) -> str:
-    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
-
-
-def _dim(x: torch.Tensor, dim: int, what: str) -> int:
+def _dim(x: torch.Tensor, dim: int, what: object) -> int:
     if not -x.ndim <= dim < x.ndim:
         raise CommError(f"{what}: the tensor has {x.ndim} dims, so there is no dim {dim}")
     return dim % x.ndim
 
 
 def _check_extent(
-    x: torch.Tensor, dim: int, full: int, team: Team, position: int, what: str
+    x: torch.Tensor, dim: int, full: int, team: Team, position: int, what: object
 ) -> None:
     needed = chunk_extent(full, team.size, position)
     if x.size(dim) != needed:
@@ -366,6 +362,6 @@ def _check_extent(
         )
 
 
-def _check_position(position: int, team: Team, what: str) -> None:
+def _check_position(position: int, team: Team, what: object) -> None:
     if not 0 <= position < team.size:
         raise CommError(f"{what}: {team} has {team.size} positions, there is no {position}")

@@ -6,10 +6,10 @@ bounds it there is NCCL's watchdog, and ``watch.py`` says before that for whom i
 backends it blocks the host, for ``MDFUSE_COMM_TIMEOUT`` at most.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Self
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -20,16 +20,35 @@ from thunder_mdfuse.comm.team import Team, lose
 from thunder_mdfuse.comm.watch import watch
 from thunder_mdfuse.errors import CommError
 
+_backends: WeakKeyDictionary[dist.ProcessGroup, dict[str, str]] = WeakKeyDictionary()
+
 
 def backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
     """The backend (``gloo``, ``nccl``, ...) that ``group`` uses for tensors on ``device``."""
-    try:
-        return group._get_backend(device).name()
-    except RuntimeError as e:
-        raise CommError(
-            f"the process group has no backend for {device.type} tensors ({_first_line(e)}); "
-            "initialise it with backend 'cpu:gloo,cuda:nccl', or move the tensor"
-        ) from None
+    known = _backends.setdefault(group, {})
+    found = known.get(device.type)
+    if found is None:
+        try:
+            found = known[device.type] = group._get_backend(device).name()
+        except RuntimeError as e:
+            raise CommError(
+                f"the process group has no backend for {device.type} tensors ({_first_line(e)}); "
+                "initialise it with backend 'cpu:gloo,cuda:nccl', or move the tensor"
+            ) from None
+    return found
+
+
+class What:
+    """The name of a collective, written when somebody reads it: ``kind of f32[2, 3] tail``."""
+
+    __slots__ = ("dtype", "kind", "shape", "tail")
+
+    def __init__(self, kind: str, x: torch.Tensor, tail: str = "") -> None:
+        self.kind, self.dtype, self.shape, self.tail = kind, x.dtype, x.shape, tail
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.kind} of {dtype}{list(self.shape)}{self.tail}"
 
 
 class Pending:
@@ -39,7 +58,7 @@ class Pending:
 
     def __init__(
         self,
-        what: str,
+        what: object,
         team: Team,
         work: dist.Work | None,
         finish: Callable[[], torch.Tensor],
@@ -53,7 +72,7 @@ class Pending:
         self._result: torch.Tensor | None = None
 
     @classmethod
-    def done(cls, what: str, team: Team, result: torch.Tensor) -> Self:
+    def done(cls, what: object, team: Team, result: torch.Tensor) -> Self:
         """A collective that had nothing to do."""
         return cls(what, team, None, lambda: result)
 
@@ -80,12 +99,21 @@ def _wait(work: dist.Work, team: Team, kept: tuple[torch.Tensor, ...]) -> None:
         work.wait(timedelta(seconds=knobs.seconds("MDFUSE_COMM_TIMEOUT")))
 
 
-@contextmanager
-def named_failure(what: str, team: Team) -> Iterator[None]:
+class named_failure:
     """Turns a backend's error into a ``CommError`` that names the collective and the team."""
-    try:
-        yield
-    except RuntimeError as e:
+
+    __slots__ = ("_team", "_what")
+
+    def __init__(self, what: object, team: Team) -> None:
+        self._what, self._team = what, team
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, e: BaseException | None, trace: object) -> None:
+        if not isinstance(e, RuntimeError):
+            return
+        what, team = self._what, self._team
         found = _first_line(e)
         timeout = knobs.seconds("MDFUSE_COMM_TIMEOUT")
         why = (

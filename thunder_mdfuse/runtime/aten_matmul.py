@@ -11,6 +11,8 @@ from thunder_mdfuse.ir.types import DType
 from thunder_mdfuse.runtime.aten_shape import Row, one
 
 Args = Sequence[Any]
+# Ops of which torch always gives a new tensor.
+PRODUCTS = frozenset({"matmul", "linear", "grouped_mm"})
 ROWS: dict[str, Row] = {}
 
 

@@ -17,6 +17,7 @@ from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.types import ScalarType
 from thunder_mdfuse.runtime.aten import ATEN, TORCH_DTYPES
+from thunder_mdfuse.runtime.aten_matmul import PRODUCTS
 from thunder_mdfuse.runtime.binding import evaluate_attrs
 from thunder_mdfuse.runtime.communicate import Communicate
 from thunder_mdfuse.runtime.launch import cubins, prepare_cuda, prepare_emulated
@@ -90,18 +91,28 @@ class BoundProgram:
 
     def _build(self) -> list[Action]:
         """The actions of a call: each step, then the release of what no later step reads."""
+        released = self._last_uses()
         texts = iter(self._texts)
         actions: list[Action] = []
+        for i, step in enumerate(self.plan.steps):
+            if step.kernel is not None:
+                action = self._kernel(next(texts))
+            elif step.kind == "start":
+                action = self._start(step.node, released.get(i, ()))
+            else:
+                action = {"aten": self._aten, "wait": self._wait}[step.kind](step.node)
+            actions.append(_then_release(action, tuple(released.get(i, ()))))
+        return actions
+
+    def _last_uses(self) -> dict[int, list[Use]]:
+        """The storages, by the values that own them, that each step is the last one to use."""
         last_use: dict[Use, int] = {}
         for i, step in enumerate(self.plan.steps):
             if step.kernel is not None:
-                actions.append(self._kernel(next(texts)))
                 for b in step.kernel.buffers:
                     if b.space == "global":
                         last_use[b.value] = i
                 continue
-            make = {"aten": self._aten, "start": self._start, "wait": self._wait}[step.kind]
-            actions.append(make(step.node))
             node = self.plan.fusion.nodes[step.node]
             for arg in node.args:
                 if arg in self._places:
@@ -114,9 +125,13 @@ class BoundProgram:
         for use, i in last_use.items():
             if use not in kept:
                 released.setdefault(i, []).append(use)
-        return [
-            _then_release(action, tuple(released.get(i, ()))) for i, action in enumerate(actions)
-        ]
+        return released
+
+    def _is_own(self, use: Use) -> bool:
+        """Whether ``use`` is all of a storage that this program allocates in each call."""
+        fresh = {b.value for s in self.plan.steps if s.kernel for b in s.kernel.buffers if b.fresh}
+        place = self._places[use]
+        return place.whole and (use in fresh or self.plan.fusion.nodes[use.node].op in PRODUCTS)
 
     def _kernel(self, text: KernelText) -> Action:
         if self.backend == "cuda":
@@ -160,10 +175,11 @@ class BoundProgram:
 
         return action
 
-    def _start(self, node_number: int) -> Action:
+    def _start(self, node_number: int, released: Sequence[Use]) -> Action:
         node = self.plan.fusion.nodes[node_number]
         (read,) = self._operands(node_number)
         attrs = evaluate_attrs(node.attrs, self.symbols)
+        mine = node.args[0] in released and self._is_own(node.args[0])
 
         def action(frame: Frame) -> None:
             if frame.communicate is None:
@@ -173,7 +189,7 @@ class BoundProgram:
                 )
             local = read(frame)
             assert isinstance(local, torch.Tensor)
-            frame.pending[node_number] = frame.communicate.start(node, local, attrs)
+            frame.pending[node_number] = frame.communicate.start(node, local, attrs, mine)
 
         return action
 

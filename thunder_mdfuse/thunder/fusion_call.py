@@ -31,6 +31,7 @@ from thunder_mdfuse.repro import program_script
 from thunder_mdfuse.runtime.ranges import Ranges
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder.fitting import check_fitting
+from thunder_mdfuse.thunder.guards import Seen
 from thunder_mdfuse.thunder.translate import Given, Translated, translate
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, NumberNeeded
 
@@ -75,6 +76,13 @@ class FusionCall:
         self._baked: set[str] = set()
         self._exact = False
         self._last: Entry | None = None
+        self._on_mesh = tuple(isinstance(p, DTensorProxy) for p in self.inputs)
+        self._on_host = tuple(_is_host_scalar(p, self.inputs) for p in self.inputs)
+        # Whether specs are all that a call's key is made of; the last ones, and their entry.
+        self._by_specs = all(
+            isinstance(p, TensorProxy) and not _is_symbolic(p) for p in self.inputs
+        )
+        self._seen: tuple[tuple[Seen, ...], Entry] | None = None
         self._ranges = Ranges(name)
         self._writes = _writes(self.bsyms, self.inputs, self.outputs)
         self._simple = _guarded_by_thunder(self.inputs) and not _on_mesh(self.bsyms)
@@ -109,22 +117,25 @@ class FusionCall:
         """Local tensors and plain numbers for the program, and the mesh object of this call."""
         mesh: DeviceMesh | None = None
         opened: list[Any] = []
-        for proxy, arg in zip(self.inputs, args, strict=True):
-            if isinstance(proxy, DTensorProxy):
+        for i, (on_mesh, on_host, arg) in enumerate(
+            zip(self._on_mesh, self._on_host, args, strict=True)
+        ):
+            if on_mesh:
                 if not isinstance(arg, DTensor):
                     raise ExecutorError(
-                        f"{self.name}: the input {proxy.name} was a DTensor when it was traced, "
-                        f"but is a {type(arg).__name__} now; wrap it with DTensor.from_local"
+                        f"{self.name}: the input {self.inputs[i].name} was a DTensor when it was "
+                        f"traced, but is a {type(arg).__name__} now; wrap it with "
+                        "DTensor.from_local"
                     )
                 if mesh is None:
                     mesh = arg._spec.mesh
                 elif arg._spec.mesh is not mesh:
                     dt.check_one_mesh(self.name, mesh, arg._spec.mesh)
                 opened.append(dt.waited(arg._local_tensor))
-            elif isinstance(arg, torch.Tensor):
-                opened.append(arg.item() if _is_host_scalar(proxy, self.inputs) else dt.waited(arg))
+            elif on_host:
+                opened.append(arg.item())
             else:
-                opened.append(arg)
+                opened.append(dt.waited(arg) if isinstance(arg, torch.Tensor) else arg)
         return mesh or dt.traced_mesh(self.bsyms), opened
 
     def _close(
@@ -153,6 +164,19 @@ class FusionCall:
                 )
 
     def _entry(self, args: Sequence[Any]) -> Entry:
+        if not self._by_specs:
+            return self._entry_for(args)
+        specs = [arg._spec for arg, on_mesh in zip(args, self._on_mesh, strict=True) if on_mesh]
+        if self._seen is not None:
+            seen, entry = self._seen
+            if all(s.holds(spec) for s, spec in zip(seen, specs, strict=True)):
+                return entry
+        entry = self._entry_for(args)
+        if not self._exact and not entry.translated.fusion.guards:
+            self._seen = tuple(map(Seen, specs)), entry
+        return entry
+
+    def _entry_for(self, args: Sequence[Any]) -> Entry:
         key = self._key(args)
         found = self._entries.get(key)
         if found is not None and not self._guards_hold(found, args):
@@ -281,7 +305,7 @@ class FusionCall:
     def cache_clear(self) -> None:
         """Forget all specialisations; the next call makes a new one."""
         self._entries.clear()
-        self._last = self.last_used = None
+        self._last = self.last_used = self._seen = None
 
     def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
         """A script that runs this region's program on inputs like ``inputs``, without Thunder.

@@ -5,12 +5,10 @@ asks what Thunder's of the same purpose asks, and leaves to it whatever does not
 """
 
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from thunder.executors import pythonex
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from thunder_mdfuse.errors import ExecutorError
@@ -44,29 +42,31 @@ def check_number(n: Any, value: Any) -> None:
         pythonex._check_number_type_and_value_impl(n, value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """The text of a spec, and what it was made of."""
+class Seen:
+    """A spec as it was when it was seen. It keeps neither the spec nor its mesh alive."""
 
-    spec: weakref.ref[DTensorSpec]
-    mesh: weakref.ref[DeviceMesh]
-    placements: Any
-    meta: Any
-    order: Any
-    text: str
+    __slots__ = ("_mesh", "_meta", "_order", "_placements", "_spec")
+
+    def __init__(self, spec: DTensorSpec) -> None:
+        self._spec, self._mesh = weakref.ref(spec), weakref.ref(spec.mesh)
+        self._placements, self._meta, self._order = _parts(spec)
 
     def holds(self, spec: DTensorSpec) -> bool:
-        """Whether it is the text of ``spec`` as that is now."""
+        """Whether ``spec`` is that one, and has not changed since."""
         return (
-            self.spec() is spec
-            and self.mesh() is spec.mesh
-            and self.placements is spec.placements
-            and self.meta is spec.tensor_meta
-            and self.order is spec.shard_order
+            self._spec() is spec
+            and self._mesh() is spec.mesh
+            and self._placements is spec.placements
+            and self._meta is spec.tensor_meta
+            and self._order is spec.shard_order
         )
 
 
-_texts: dict[int, _Said] = {}
+def _parts(spec: DTensorSpec) -> tuple[Any, Any, Any]:
+    return spec.placements, spec.tensor_meta, spec.shard_order
+
+
+_texts: dict[int, tuple[Seen, str]] = {}
 
 
 def check_spec(spec: DTensorSpec, text: str) -> None:
@@ -74,12 +74,10 @@ def check_spec(spec: DTensorSpec, text: str) -> None:
 
     A text takes longer than all other guards of a DTensor, so it is made once for a spec.
     """
-    said = _texts.get(id(spec))
-    if said is None or not said.holds(spec):
-        if said is None:
+    known = _texts.get(id(spec))
+    if known is None or not known[0].holds(spec):
+        if known is None:
             weakref.finalize(spec, _texts.pop, id(spec))
-        made_of = spec.placements, spec.tensor_meta, spec.shard_order
-        said = _Said(weakref.ref(spec), weakref.ref(spec.mesh), *made_of, repr(spec))
-        _texts[id(spec)] = said
-    if said.text != text:
-        raise ExecutorError(f"traced with a DTensor of {text}, called with one of {said.text}")
+        known = _texts[id(spec)] = Seen(spec), repr(spec)
+    if known[1] != text:
+        raise ExecutorError(f"traced with a DTensor of {text}, called with one of {known[1]}")
