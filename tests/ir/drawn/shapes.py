@@ -111,6 +111,22 @@ FAMILIES["slice"] = Family(
 )
 
 
+def _draw_unfold(draw: Any, tensors: list[torch.Tensor]) -> Step | None:
+    i = _any(draw, tensors, 1)
+    if i is None:
+        return None
+    dim = draw(st.integers(0, tensors[i].ndim - 1))
+    size = draw(st.integers(0, min(3, tensors[i].size(dim))))
+    return Step("unfold", (i,), (dim, size, draw(st.integers(1, 3))))
+
+
+FAMILIES["unfold"] = Family(
+    _draw_unfold,
+    lambda x, dim, size, step: x.unfold(dim, size, step),
+    lambda b, x, dim, size, step: b.op("unfold", (x,), at.UnfoldAttrs(dim, size, step))[0],
+)
+
+
 def _draw_reshape(draw: Any, tensors: list[torch.Tensor]) -> Step | None:
     """Regroup neighbouring dims, or factor the number of elements anew; ones anywhere."""
     i = _any(draw, tensors)
