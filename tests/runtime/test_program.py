@@ -125,8 +125,8 @@ class Doubling:
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def start(self, node: Node, tensor: torch.Tensor, attrs: Any) -> torch.Tensor:
-        self.events.append(f"start {node.op} over {attrs.team}")
+    def start(self, node: Node, tensor: torch.Tensor, attrs: Any, mine: bool) -> torch.Tensor:
+        self.events.append(f"start {node.op} over {attrs.team}" + (" in place" if mine else ""))
         return tensor * 2
 
     def wait(self, pending: torch.Tensor) -> torch.Tensor:
@@ -139,6 +139,32 @@ def test_a_collective_goes_through_what_is_given() -> None:
     x, team = torch.randn(8, 16), Doubling()
     (found,) = bind(REDUCED, {"@tp": 0}).run([x], team)  # type: ignore[arg-type]
     torch.testing.assert_close(found, x.tanh() * 2 + x.exp())
+    assert team.events == ["start all_reduce over tp in place", "wait"]
+
+
+def test_two_collectives_leave_what_both_read() -> None:
+    started = "%2 = all_reduce(%1; team='tp', ranks=2, op='sum') : f32[8, 16]"
+    again = started.replace("%2", "%3").replace("sum", "max")
+    text = (
+        REDUCED.partition("%3")[0]
+        + f"{again}\n%4 = wait(%2) : f32[8, 16]\n%5 = wait(%3) : f32[8, 16]\n"
+        + "%6 = add(%4, %5) : f32[8, 16]\nreturn %6\n"
+    )
+    x, team = torch.randn(8, 16), Doubling()
+    (found,) = bind(text, {"@tp": 0}).run([x], team)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, x.tanh() * 4)
+    assert team.events[:2] == ["start all_reduce over tp"] * 2
+
+
+@pytest.mark.parametrize("other", ["%0", "%1"], ids=["an input", "read afterwards"])
+def test_a_collective_leaves_what_is_needed(other: str) -> None:
+    """``other`` is what is reduced in ``REDUCED``, and then what is read beside the result."""
+    text = REDUCED.replace("all_reduce(%1", f"all_reduce({other}").replace("exp(%0)", "exp(%1)")
+    assert text != REDUCED
+    x, team = torch.randn(8, 16), Doubling()
+    (found,) = bind(text, {"@tp": 0}).run([x], team)  # type: ignore[arg-type]
+    reduced = x if other == "%0" else x.tanh()
+    torch.testing.assert_close(found, reduced * 2 + x.tanh().exp())
     assert team.events == ["start all_reduce over tp", "wait"]
 
 

@@ -51,9 +51,8 @@ class Provider:
         # A fused step takes DTensors or plain tensors (the norms' weights), not both at once.
         cut = [p for p in self.model.parameters() if isinstance(p, DTensor)]
         plain = [p for p in self.model.parameters() if not isinstance(p, DTensor)]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": cut}, {"params": plain}], lr=1e-4, fused=device.type == "cuda"
-        )
+        groups: list[dict[str, Any]] = [{"params": cut}, {"params": plain}]
+        self.optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=device.type == "cuda")
         self.device = device
         self.times: list[float] = []
         self.losses: list[float] = []

@@ -128,7 +128,14 @@ class BoundProgram:
         return released
 
     def _is_own(self, use: Use) -> bool:
-        """Whether ``use`` is all of a storage that this program allocates in each call."""
+        """Whether ``use`` is all of a storage that this program allocates in each call, and that
+        one collective reads: one that was started before may be reading still.
+        """
+        started = [
+            self.plan.fusion.nodes[s.node].args[0] for s in self.plan.steps if s.kind == "start"
+        ]
+        if [self._places[u].base for u in started].count(use) > 1:
+            return False
         fresh = {b.value for s in self.plan.steps if s.kernel for b in s.kernel.buffers if b.fresh}
         place = self._places[use]
         return place.whole and (use in fresh or self.plan.fusion.nodes[use.node].op in PRODUCTS)
