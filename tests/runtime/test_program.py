@@ -14,6 +14,7 @@ from thunder_mdfuse.ir.graph import Node
 from thunder_mdfuse.ir.text import parse
 from thunder_mdfuse.runtime import program as program_module
 from thunder_mdfuse.runtime.aten import ATEN
+from thunder_mdfuse.runtime.communicate import Terms
 from thunder_mdfuse.runtime.program import BoundProgram
 from thunder_mdfuse.runtime.report import report
 from thunder_mdfuse.schedule.program import InputClass, plan_program
@@ -125,8 +126,9 @@ class Doubling:
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def start(self, node: Node, tensor: torch.Tensor, attrs: Any, mine: bool) -> torch.Tensor:
-        self.events.append(f"start {node.op} over {attrs.team}" + (" in place" if mine else ""))
+    def start(self, node: Node, tensor: torch.Tensor, attrs: Any, terms: Terms) -> torch.Tensor:
+        how = [" in place"] * terms.mine + [" alone"] * (not terms.overlaps)
+        self.events.append("".join((f"start {node.op} over {attrs.team}", *how)))
         return tensor * 2
 
     def wait(self, pending: torch.Tensor) -> torch.Tensor:
@@ -139,7 +141,7 @@ def test_a_collective_goes_through_what_is_given() -> None:
     x, team = torch.randn(8, 16), Doubling()
     (found,) = bind(REDUCED, {"@tp": 0}).run([x], team)  # type: ignore[arg-type]
     torch.testing.assert_close(found, x.tanh() * 2 + x.exp())
-    assert team.events == ["start all_reduce over tp in place", "wait"]
+    assert team.events == ["start all_reduce over tp in place alone", "wait"]
 
 
 def test_two_collectives_leave_what_both_read() -> None:
@@ -165,7 +167,7 @@ def test_a_collective_leaves_what_is_needed(other: str) -> None:
     (found,) = bind(text, {"@tp": 0}).run([x], team)  # type: ignore[arg-type]
     reduced = x if other == "%0" else x.tanh()
     torch.testing.assert_close(found, reduced * 2 + x.tanh().exp())
-    assert team.events == ["start all_reduce over tp", "wait"]
+    assert team.events == ["start all_reduce over tp alone", "wait"]
 
 
 def test_a_collective_without_a_mesh_is_refused() -> None:

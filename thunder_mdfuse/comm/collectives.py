@@ -16,6 +16,7 @@ import torch.distributed as dist
 from thunder_mdfuse.comm.pending import Pending, What, backend_name, named_failure
 from thunder_mdfuse.comm.reductions import Folded, Native, reduction
 from thunder_mdfuse.comm.team import Team
+from thunder_mdfuse.comm.watch import watch
 from thunder_mdfuse.comm.wire import (
     Traffic,
     as_bytes,
@@ -69,12 +70,18 @@ def start_all_reduce(
     op: str = "sum",
     *,
     in_place: bool = False,
+    overlaps: bool = True,
     traffic: Traffic | None = None,
 ) -> Pending:
-    """``Partial(op)`` -> ``Replicate``. ``in_place``: ``x`` is not needed and may be the result."""
+    """``Partial(op)`` -> ``Replicate``. ``in_place``: ``x`` is not needed and may be the result.
+
+    ``overlaps``: whether anything is to run before the wait; if not, NCCL works in the current
+    stream, which takes the host half the time of another stream and back.
+    """
     what = What(f"all_reduce({op})", x)
     _, group = team.member()
-    how = reduction(x.dtype, op, backend_name(group, x.device), team.size)
+    backend = backend_name(group, x.device)
+    how = reduction(x.dtype, op, backend, team.size)
     x = plain(x)
     if team.size == 1 or x.numel() == 0:
         return Pending.done(what, team, x if in_place and x.is_contiguous() else _copy(x))
@@ -82,8 +89,14 @@ def start_all_reduce(
         return _folded_all_reduce(what, x, team, how.fold, traffic)
     buffer = x if in_place and x.is_contiguous() else _copy(x)
     _count(traffic, "all_reduce", ring_bytes("all_reduce", buffer.nbytes, team.size))
+    finish = lambda: _divided(buffer, how)
+    if not overlaps and backend == "nccl":
+        with named_failure(what, team):
+            dist.all_reduce(_real(buffer), how.op, group)
+        watch(team, buffer.device)
+        return Pending(what, team, None, finish, (buffer,))
     work = _start(what, team, lambda: dist.all_reduce(_real(buffer), how.op, group, async_op=True))
-    return Pending(what, team, work, lambda: _divided(buffer, how), (buffer,))
+    return Pending(what, team, work, finish, (buffer,))
 
 
 def start_reduce_scatter(

@@ -6,7 +6,10 @@ or makes one, the first time it is asked for; that is collective. What was made 
 """
 
 import atexit
+import gc
 import os
+import sys
+import threading
 from datetime import timedelta
 from typing import ClassVar
 
@@ -19,6 +22,8 @@ from thunder_mdfuse.comm.launchers import Launch, read_launch
 from thunder_mdfuse.comm.rendezvous import Rendezvous, rendezvous, roster
 from thunder_mdfuse.comm.team import group_team
 from thunder_mdfuse.errors import CommError
+
+LEAVE_SECONDS = 10.0
 
 
 class Communicator:
@@ -124,14 +129,37 @@ class Communicator:
 
 
 def _leave(communicator: Communicator, pid: int) -> None:
-    """At exit: ends the group that was made here. Does not wait for ranks that may be dead."""
+    """At exit: ends the group that was made here. Does not wait for ranks that may be dead.
+
+    NCCL ends no group that a CUDA graph was captured with before the graph is gone, and a user's
+    graph may live as long as the process: so nobody waits longer than ``LEAVE_SECONDS`` for that.
+    """
     made = communicator._made
     if made is None or pid != os.getpid():
         return  # a forked child inherits the registration but has no part in the group
     communicator._made = None
     if dist.is_initialized():
-        dist.destroy_process_group()
+        gc.collect()  # of graphs that nobody has any more
+        rank = dist.get_rank()
+        device = torch.cuda.current_device() if torch.cuda.is_available() else None
+        ending = threading.Thread(target=_end, args=(device,), daemon=True)
+        ending.start()
+        ending.join(LEAVE_SECONDS)
+        if ending.is_alive():
+            print(
+                f"thunder_mdfuse: rank {rank} leaves before its process group has ended, for which "
+                f"it has waited {LEAVE_SECONDS:g} s: drop CUDA graphs with collectives in them "
+                "before the process ends",
+                file=sys.stderr,
+                flush=True,
+            )
     made.leave()
+
+
+def _end(device: int | None) -> None:
+    if device is not None:
+        torch.cuda.set_device(device)
+    dist.destroy_process_group()
 
 
 def _count_host(hosts: list[str], rank: int) -> tuple[int, int]:

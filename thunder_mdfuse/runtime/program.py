@@ -19,7 +19,7 @@ from thunder_mdfuse.ir.types import ScalarType
 from thunder_mdfuse.runtime.aten import ATEN, TORCH_DTYPES
 from thunder_mdfuse.runtime.aten_matmul import PRODUCTS
 from thunder_mdfuse.runtime.binding import evaluate_attrs
-from thunder_mdfuse.runtime.communicate import Communicate
+from thunder_mdfuse.runtime.communicate import Communicate, Terms
 from thunder_mdfuse.runtime.launch import cubins, prepare_cuda, prepare_emulated
 from thunder_mdfuse.schedule.program import ProgramPlan, host_scalars
 from thunder_mdfuse.schedule.vectorize import FRESH_ALIGNMENT
@@ -98,7 +98,7 @@ class BoundProgram:
             if step.kernel is not None:
                 action = self._kernel(next(texts))
             elif step.kind == "start":
-                action = self._start(step.node, released.get(i, ()))
+                action = self._start(step.node, self._terms(i, released.get(i, ())))
             else:
                 action = {"aten": self._aten, "wait": self._wait}[step.kind](step.node)
             actions.append(_then_release(action, tuple(released.get(i, ()))))
@@ -182,11 +182,19 @@ class BoundProgram:
 
         return action
 
-    def _start(self, node_number: int, released: Sequence[Use]) -> Action:
+    def _terms(self, i: int, released: Sequence[Use]) -> Terms:
+        """How step ``i``, which starts a collective, stands among the others."""
+        (operand,) = self.plan.fusion.nodes[self.plan.steps[i].node].args
+        after = self.plan.steps[i + 1]
+        waits = after.kind == "wait" and (
+            self.plan.fusion.nodes[after.node].args[0].node == self.plan.steps[i].node
+        )
+        return Terms(operand in released and self._is_own(operand), not waits)
+
+    def _start(self, node_number: int, terms: Terms) -> Action:
         node = self.plan.fusion.nodes[node_number]
         (read,) = self._operands(node_number)
         attrs = evaluate_attrs(node.attrs, self.symbols)
-        mine = node.args[0] in released and self._is_own(node.args[0])
 
         def action(frame: Frame) -> None:
             if frame.communicate is None:
@@ -196,7 +204,7 @@ class BoundProgram:
                 )
             local = read(frame)
             assert isinstance(local, torch.Tensor)
-            frame.pending[node_number] = frame.communicate.start(node, local, attrs, mine)
+            frame.pending[node_number] = frame.communicate.start(node, local, attrs, terms)
 
         return action
 
