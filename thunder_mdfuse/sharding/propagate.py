@@ -26,9 +26,9 @@ from thunder_mdfuse.sharding.spec import check_placed, replicated
 def propagate(fusion: Fusion, *, keep_pending: bool = False) -> Fusion:
     """``fusion`` with placements on every tensor of its mesh; without a mesh, ``fusion`` itself.
 
-    ``keep_pending``: a pending reduction passes wherever it can, also where it grows or makes another
-    value pending, as is right for results that are pinned to be pending. Raises ``ShardingError`` for placements that do not fit and for plain tensors beside placed
-    ones.
+    ``keep_pending``: a pending reduction passes wherever it can, also where it grows or makes
+    another value pending, as is right for results that are pinned to be pending. Raises
+    ``ShardingError`` for placements that do not fit and for plain tensors beside placed ones.
     """
     if fusion.mesh is None:
         return fusion

@@ -78,8 +78,8 @@ def placements_of(
     """The placements that propagation gives every tensor that ``bsyms`` make.
 
     A pending reduction of which all that reads it needs the result is done where it is made, so
-    that what is saved for the backward pass is not reduced a second time there. ``keep_pending``: as
-    in ``propagate``.
+    that what is saved for the backward pass is not reduced a second time there.
+    ``keep_pending``: as in ``propagate``.
     """
     values = Values(Builder(mesh))
     _bind_inputs(values, inputs, given)
