@@ -50,7 +50,9 @@ class Leaf:
         cut = [R if p.is_partial() else p for p in places]
         x = place(whole, mesh, *cut)
         if any(p.is_partial() for p in places):
-            x = DTensor.from_local(x.to_local(), mesh, places, run_check=False)
+            x = DTensor.from_local(
+                x.to_local(), mesh, places, run_check=False, shape=x.shape, stride=x.stride()
+            )
         return x.detach().requires_grad_(self.grad)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.chunks import chunk_size
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import (
     REPLICATE,
@@ -197,10 +198,27 @@ def _allowed(combination: tuple[Strategy, ...], mesh: Mesh) -> bool:
             parts = sizes.multiply(parts, cut.ranks * cut.split)
         if factor.exact and sizes.exact_quotient(factor.size, parts) is None:
             return False
-        if factor.block and any(cut.split > 1 for cut in cuts):
+        if factor.block and not _in_blocks(factor.size, cuts):
             return False
     rows = zip(*((*s.operands, *s.results) for s in combination), strict=True)
     return all(commute(p.op for p in row if isinstance(p, Partial)) for row in rows)
+
+
+def _in_blocks(size: Size, cuts: tuple[Cut, ...]) -> bool:
+    """Whether each position is known to hold one contiguous part with something in it."""
+    parts = [size]
+    for cut in cuts:
+        if cut.split > 1:
+            return False
+        even = [sizes.exact_quotient(n, cut.ranks) for n in parts]
+        if all(n is not None for n in even):
+            parts = [n for n in even if n is not None]
+        elif all(isinstance(n, int) for n in parts):
+            found = {chunk_size(n, cut.ranks, i) for n in parts for i in range(cut.ranks)}
+            parts = list(found)
+        else:
+            return False
+    return size == 0 or 0 not in parts
 
 
 def _weigh(
