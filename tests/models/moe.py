@@ -2,8 +2,9 @@
 
 import torch
 import torch.nn.functional as F
-from models.llama import Config, FeedForward
 from torch import nn
+
+from thunder_mdfuse.bench.llama import Config, FeedForward
 
 
 class Grouped(nn.Module):

@@ -1,13 +1,15 @@
-"""Functions of DTensors, and decoders, over real ranks: values, gradients, traffic."""
+"""Functions of DTensors, and models, over real ranks: values, gradients, traffic."""
 
 from pathlib import Path
 
+import pytest
 from multirank.runner import run_ranks
 
 SCRIPT = Path(__file__).with_name("dtensor_ranks.py")
 
 
-def test_functions() -> None:
-    output = run_ranks(SCRIPT, 2, timeout=300, env={"MDFUSE_BACKEND": "reference"})
-    for rank in range(2):
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_functions_and_models(ranks: int) -> None:
+    output = run_ranks(SCRIPT, ranks, timeout=400, env={"MDFUSE_BACKEND": "reference"})
+    for rank in range(ranks):
         assert f"rank {rank} ok" in output, output

@@ -14,6 +14,7 @@ from multirank import (
     direct_cases,
     direct_shardings,
     dtensor_functions,
+    dtensor_functions_nd,
     graphs_cases,
     thunder_cases,
 )
@@ -30,6 +31,7 @@ CASES = [
     *direct_shardings.CASES,
     *thunder_cases.CASES,
     *dtensor_functions.CASES,
+    *dtensor_functions_nd.CASES,
     *decoders.CASES,
     *graphs_cases.CASES,
 ]
