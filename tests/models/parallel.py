@@ -90,6 +90,16 @@ def sequence_parallel_gpt2(model: GPT2, mesh: DeviceMesh) -> GPT2:
     return model
 
 
+def tensor_parallel_encoder(model: Any, mesh: DeviceMesh) -> Any:
+    """A BERT of transformers': heads and hidden units cut."""
+    columns = ("attention.self.query", "attention.self.key", "attention.self.value")
+    plan = {name: ColwiseParallel() for name in (*columns, "intermediate.dense")}
+    plan |= {name: RowwiseParallel() for name in ("attention.output.dense", "output.dense")}
+    for layer in model.encoder.layer:
+        parallelize_module(layer, mesh, plan)
+    return model
+
+
 class CutExperts(ParallelStyle):
     """The experts' matrices cut along ``dim``; ``given``: how a plain tensor of rows lies;
     ``asked``: as what the result is handed on, None for the DTensor as it is.

@@ -282,12 +282,9 @@ def on_one_axis() -> Iterator[Function]:
         yield from group()
 
 
-# On GPUs all; on the CPU, where all have a launch of their own, a fixed sample.
-EVERY = 1 if DEVICE == "cuda" else 16
-
-
 def one_axis(ranks: int) -> None:
-    for function in list(on_one_axis())[::EVERY]:
+    """On GPUs all; on the CPU, where all have a launch of their own, a fixed sample."""
+    for function in list(on_one_axis())[:: 1 if DEVICE == "cuda" else 16]:
         check(function, mesh_of(range(ranks)))
 
 
