@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all-launches",
         action="store_true",
         default=False,
-        help="start ranks by every launcher also where one has shown all but the launcher",
+        help="start ranks also where another launcher, or a sample of cases, has shown the rest",
     )
     parser.addoption(
         "--all-mutants",
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     every = config.getoption("--all-launches")
     for item in items:
         if item.get_closest_marker("launch_again") and not every:
-            item.add_marker(pytest.mark.skip(reason="one launcher more: --all-launches"))
+            item.add_marker(pytest.mark.skip(reason="one launch more: --all-launches"))
         needed = _gpus_needed(item)
         # Torch takes seconds to import, so it is asked only when a collected test needs a GPU.
         if needed and (found := _gpu_count()) < needed:

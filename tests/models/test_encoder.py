@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from multirank.runner import run_ranks
 from thunder.dynamo import thunderfx
 
 from thunder_mdfuse import explain, mdfuse_executor
@@ -35,14 +36,24 @@ def embedded(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.nn.functional.normalize((states * words).sum(1) / words.sum(1), dim=-1)
 
 
-def test_embeddings_equal_eager() -> None:
+def encoder() -> tuple[Any, dict[str, torch.Tensor]]:
+    """The encoder, and the sentences as numbers."""
     assert WEIGHTS is not None and WEIGHTS.origin is not None
     folder = Path(WEIGHTS.origin).parent / "model"
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    eager = transformers.AutoModel.from_pretrained(folder).eval()
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    return transformers.AutoModel.from_pretrained(folder).eval(), dict(batch)
+
+
+def test_sharded_over_two_ranks() -> None:
+    output = run_ranks(Path(__file__).with_name("encoder_ranks.py"), 2, timeout=400)
+    assert output.count("embeddings as eager's") == 2, output
+
+
+def test_embeddings_equal_eager() -> None:
+    eager, batch = encoder()
     fused = thunderfx(eager, executors=[mdfuse_executor])
     with torch.no_grad():
-        batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
         found, expected = embedded(fused, batch), embedded(eager, batch)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     regions = explain(fused).regions

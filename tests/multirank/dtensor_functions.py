@@ -50,7 +50,9 @@ class Leaf:
         cut = [R if p.is_partial() else p for p in places]
         x = place(whole, mesh, *cut)
         if any(p.is_partial() for p in places):
-            x = DTensor.from_local(x.to_local(), mesh, places, run_check=False)
+            x = DTensor.from_local(
+                x.to_local(), mesh, places, run_check=False, shape=x.shape, stride=x.stride()
+            )
         return x.detach().requires_grad_(self.grad)
 
 
@@ -106,6 +108,8 @@ def reductions() -> Iterator[Function]:
     yield Function("beside the cut dim", beside, (ROWS,))
     yield Function("softmax", lambda a: (F.softmax(a, 1), F.log_softmax(a, -1)), (ROWS,))
     yield Function("softmax over the cut dim", lambda a: F.softmax(a, 0), (A,))
+    before = lambda x, w, u: F.linear(F.rms_norm(x, (8,), w), u)
+    yield Function("a norm before columns", before, (d(R, 4, 8), d(R, 8), d(S(0), 6, 8)))
     yield Function("layer_norm", lambda a, w, b: F.layer_norm(a, (8,), w, b), (A, d(R, 8), d(R, 8)))
     yield Function("rms_norm", lambda a, w: F.rms_norm(a, (8,), w), (A, d(R, 8)))
     yield Function("cross_entropy", F.cross_entropy, (A, index(S(0), 8, 4)))
@@ -146,6 +150,11 @@ def products() -> Iterator[Function]:
     # Eager DTensor convolves patches that do not overlap, and refuses others without padding.
     patches = lambda x, w, b: F.conv2d(x, w, b, stride=3)
     yield Function("patches", patches, (d(S(0), 4, 4, 6, 6), d(R, 6, 4, 3, 3), d(R, 6)))
+    yield Function(
+        "a pending sum with a whole one",
+        lambda x, w: F.linear(x * 2.0, w).sum() + (x * x).sum(),
+        (d(R, 4, 8), d(S(0), 6, 8)),
+    )
     yield Function("embedding", F.embedding, (index(R, 4, 4), d(R, 16, 8)))
     yield Function("rows of a sharded table", F.embedding, (index(R, 16, 4), d(S(0), 16, 8)))
 
@@ -186,34 +195,6 @@ def of_dtensors() -> Iterator[Function]:
     yield Function("zeros_like", lambda a: torch.zeros_like(a) + a, (ROWS,))
     yield Function("input returned", lambda a: (a, a * 2.0), (ROWS,))
     yield Function("autocast", under_autocast, (d(S(0), 4, 8), d(R, 6, 8)))
-
-
-def on_two_axes() -> Iterator[Function]:
-    """On a mesh of 2 x 2."""
-    both = d([S(0), S(1)], 5, 7)
-    yield Function("add", lambda a, b: a + b * 2.0, (both, d([S(0), R], 5, 7)))
-    yield Function("exp", torch.exp, (both,))
-    yield Function("gelu of one dim on both", F.gelu, (d([S(0), S(0)], 7, 3),))
-    yield Function("transpose", lambda a: torch.transpose(a, 0, 1), (both,))
-    yield Function("reshape", lambda a: a.reshape(4, 2, 4), (d([S(0), R], 4, 8),))
-    yield Function("sum", lambda a: a.sum(1), (d([S(0), S(1)], 4, 8),))
-    yield Function("softmax", lambda a: F.softmax(a, 1), (d([S(0), R], 5, 8),))
-    yield Function(
-        "rms_norm", lambda a, w: F.rms_norm(a, (8,), w), (d([S(0), R], 4, 8), d([R, R], 8))
-    )
-    linear = (d([S(0), R], 6, 8), d([R, S(0)], 6, 8))
-    yield Function("rows by columns", F.linear, linear)
-    yield Function(
-        "redistribute", lambda a: (a * 2.0).redistribute(placements=[S(1), S(0)]), (both,)
-    )
-    yield Function(
-        "data- and tensor-parallel MLP",
-        lambda x, u, w: F.linear(F.gelu(F.linear(x, u)), w).redistribute(placements=[S(0), R]) + x,
-        (d([S(0), R], 4, 8), d([R, S(0)], 12, 8), d([R, S(1)], 8, 12)),
-    )
-
-
-ON_ONE_AXIS = (pointwise, reductions, views, products, of_dtensors)
 
 
 @dataclass
@@ -258,7 +239,11 @@ def alike(found: Any, wanted: Any, what: str, placed_as_eager: bool = True) -> N
             f"{what}: {found.placements}, wanted {wanted.placements}"
         )
         assert (found.shape, found.stride()) == (wanted.shape, wanted.stride()), what
-        found, wanted = found._local_tensor, wanted._local_tensor
+        if any(p.is_partial() for p in wanted.placements):
+            # Only the sum is eager's: its parts may be others.
+            found, wanted = found.full_tensor(), wanted.full_tensor()
+        else:
+            found, wanted = found._local_tensor, wanted._local_tensor
     elif isinstance(wanted, DTensor):
         found, wanted = found.full_tensor(), wanted.full_tensor()
     rough = found.dtype is torch.bfloat16
@@ -292,23 +277,15 @@ def check(function: Function, mesh: DeviceMesh) -> None:
         assert max(map(parts.count, parts), default=1) == 1, f"{function.name}: {said}"
 
 
-def functions() -> list[Function]:
-    return [f for group in ON_ONE_AXIS for f in group()]
+def on_one_axis() -> Iterator[Function]:
+    for group in (pointwise, reductions, views, products, of_dtensors):
+        yield from group()
 
 
 def one_axis(ranks: int) -> None:
     """On GPUs all; on the CPU, where all have a launch of their own, a fixed sample."""
-    for function in functions()[:: 1 if DEVICE == "cuda" else 16]:
+    for function in list(on_one_axis())[:: 1 if DEVICE == "cuda" else 16]:
         check(function, mesh_of(range(ranks)))
 
 
-def two_axes(ranks: int) -> None:
-    mesh = mesh_of([[0, 1], [2, 3]], ("dp", "tp"))
-    for function in on_two_axes():
-        check(function, mesh)
-
-
-CASES = [
-    Case("thunder", "functions", one_axis, 2),
-    Case("thunder", "functions_two_axes", two_axes, 4),
-]
+CASES = [Case("thunder", "functions", one_axis, 2)]

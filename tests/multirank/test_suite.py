@@ -14,6 +14,7 @@ from multirank import (
     direct_cases,
     direct_shardings,
     dtensor_functions,
+    dtensor_functions_nd,
     graphs_cases,
     thunder_cases,
 )
@@ -30,6 +31,7 @@ CASES = [
     *direct_shardings.CASES,
     *thunder_cases.CASES,
     *dtensor_functions.CASES,
+    *dtensor_functions_nd.CASES,
     *decoders.CASES,
     *graphs_cases.CASES,
 ]
@@ -68,7 +70,7 @@ else:
         env = {"MDFUSE_BACKEND": backend, "MDFUSE_EMULATOR_ORDERS": "1"}
         if group == "gloo":
             env["CUDA_VISIBLE_DEVICES"] = ""
-        output = run_ranks("pytest", ranks, launcher, 300, ["-m", "multigpu"], env)
+        output = run_ranks("pytest", ranks, launcher, 400, ["-m", "multigpu"], env)
         device = "cpu" if group == "gloo" else "cuda"
         assert output.count(f"{ranks} ranks of") == ranks, output
         assert output.count(f"on {device} over {group}") == ranks, output

@@ -122,7 +122,7 @@ def test_dropout_inside_attention_is_not_sharded():
 
 def test_indexing_rows():
     found = factors("f32[8, 4];i64[3]", "take(%0, %1; dim=0) : f32[3, 4]")
-    assert [(f.operands, f.results, f.reduces, f.exact) for f in found] == [
+    assert [(f.operands, f.results, f.reduces, f.block) for f in found] == [
         ((0, None), (None,), "sum", True),
         ((1, None), (1,), None, False),
         ((None, 0), (0,), None, False),

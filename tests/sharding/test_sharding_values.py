@@ -45,34 +45,44 @@ def whole_numbers(*shape: int) -> torch.Tensor:
 ROWS = ["Shard(0), Replicate", "Replicate, Shard(0)", "Shard(0), Shard(0)", "Shard(0), Shard(1)"]
 
 
+# Even, uneven, and with empty shards where both axes cut the rows.
+COUNTS = [12, 13, 7]
+
+
+@pytest.mark.parametrize("rows", COUNTS)
 @pytest.mark.parametrize("places", ROWS)
-def test_row_parallel_embedding(places):
-    index, weight = torch.tensor([[0, 7, 3], [11, 4, 8]]), whole_numbers(12, 4)
+def test_row_parallel_embedding(places, rows):
+    index, weight = torch.tensor([[0, 7, 3], [11, 4, 8]]) % rows, whole_numbers(rows, 4)
     text = f"""global mesh[dp=2, tp=3]
         %0 = input(position=0) : i64[2, 3] @ [Replicate, Replicate]
-        %1 = input(position=1) : f64[12, 4] @ [{places}]
+        %1 = input(position=1) : f64[{rows}, 4] @ [{places}]
         %2 = embedding(%0, %1; padding_idx=3) : f64[2, 3, 4]
         return %2"""
     assert torch.equal(results(text, index, weight)[0], F.embedding(index, weight))
+    local = localize(reshard(propagate(parse(text))))
+    gathers = [n.op for n in local.nodes if n.op == "all_gather"]
+    assert bool(gathers) is (rows == 7 and places == "Shard(0), Shard(0)")
 
 
+@pytest.mark.parametrize("rows", COUNTS)
 @pytest.mark.parametrize("places", ROWS)
-def test_embedding_gradient_in_blocks_of_rows(places):
-    index, grad = torch.tensor([[0, 7, 3], [11, 7, 8]]), whole_numbers(2, 3, 4)
+def test_embedding_gradient_in_blocks_of_rows(places, rows):
+    index, grad = torch.tensor([[0, 7, 3], [11, 7, 8]]) % rows, whole_numbers(2, 3, 4)
     text = f"""global mesh[dp=2, tp=3]
         %0 = input(position=0) : f64[2, 3, 4] @ [Replicate, Replicate]
         %1 = input(position=1) : i64[2, 3] @ [Replicate, Replicate]
-        %2 = embedding_backward(%0, %1; rows=12, padding_idx=3) : f64[12, 4] @ [{places}]
+        %2 = embedding_backward(%0, %1; rows={rows}, padding_idx=3) : f64[{rows}, 4] @ [{places}]
         return %2"""
-    expected = torch.ops.aten.embedding_dense_backward(grad, index, 12, 3, False)
+    expected = torch.ops.aten.embedding_dense_backward(grad, index, rows, 3, False)
     assert torch.equal(results(text, grad, index)[0], expected)
 
 
+@pytest.mark.parametrize("size", [8, 10])
 @pytest.mark.parametrize("op", ["gather", "take_along_axis"])
-def test_gather_along_a_sharded_dim_never_gathers_the_table(op):
-    x, index = whole_numbers(5, 8), torch.tensor([[3], [0], [7], [5], [2]])
+def test_gather_along_a_sharded_dim_never_gathers_the_table(op, size):
+    x, index = whole_numbers(5, size), torch.tensor([[3], [0], [7], [size - 1], [2]])
     text = f"""global mesh[dp=2, tp=4]
-        %0 = input(position=0) : f64[5, 8] @ [Shard(0), Shard(1)]
+        %0 = input(position=0) : f64[5, {size}] @ [Shard(0), Shard(1)]
         %1 = input(position=1) : i64[5, 1] @ [Shard(0), Replicate]
         %2 = {op}(%0, %1; dim=1) : f64[5, 1]
         return %2"""

@@ -137,4 +137,6 @@ def tensor_parallel(model: Llama, mesh: DeviceMesh) -> Llama:
         plan = {name: ColwiseParallel() for name in COLUMNS}
         plan |= {name: RowwiseParallel() for name in ("attention.out", "feed.down")}
         parallelize_module(layer, mesh, plan)
+    if model.config.tied:  # each of the two has been given its own
+        model.head.weight = model.tokens.weight
     return model

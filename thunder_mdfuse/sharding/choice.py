@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from thunder_mdfuse.ir import sizes
+from thunder_mdfuse.ir.chunks import chunk_size
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import (
     REPLICATE,
@@ -57,23 +58,26 @@ class Choice:
     changes: int
 
 
-def choose(site: Site, found: Places, wanted: Places, mesh: Mesh) -> Choice:
+def choose(
+    site: Site, found: Places, wanted: Places, mesh: Mesh, *, keep_pending: bool = False
+) -> Choice:
     """The best choice: fewest bytes, fewest pending reductions, most sharded, fewest changes.
 
     Bytes count those of bringing the results to what is wanted, and those that making an operand
     a pending reduction only defers: ``Partial + Replicate`` reduces, whereas the bias of a
     row-parallel linear, being small, becomes pending. Remaining ties go to the strategy that
-    comes first, which follows the first operand.
+    comes first, which follows the first operand. ``keep_pending``: as in ``propagate``.
     """
     best: Choice | None = None
     rank: tuple[int, int, int, int] | None = None
-    for combination in _combinations(site, found, wanted, mesh):
+    for combination in _combinations(site, found, wanted, mesh, keep_pending):
         choice = _weigh(site, combination, found, wanted, mesh)
         # An axis of one position shards nothing and reduces nothing.
         real = (s for s, axis in zip(combination, mesh.axes, strict=True) if axis.size > 1)
         places = [p for s in real for p in s.results if p is not None]
         pending = sum(isinstance(p, Partial) for p in places)
-        key = (choice.cost + choice.debt, pending, -sum(map(is_sharded, places)), choice.changes)
+        cost = choice.cost + (0 if keep_pending else choice.debt)
+        key = (cost, pending, -sum(map(is_sharded, places)), choice.changes)
         if rank is None or key < rank:
             best, rank = choice, key
     assert best is not None, "Replicate on every axis is always allowed"
@@ -89,14 +93,16 @@ def agrees(site: Site, found: Places, wanted: Places, mesh: Mesh) -> bool:
 
 
 def _combinations(
-    site: Site, found: Places, wanted: Places, mesh: Mesh
+    site: Site, found: Places, wanted: Places, mesh: Mesh, keep_pending: bool = False
 ) -> Iterator[tuple[Strategy, ...]]:
     """One strategy for each mesh axis, those that go together."""
-    options = [strategies(site, found, wanted, i) for i in range(len(mesh.axes))]
+    options = [strategies(site, found, wanted, i, keep_pending) for i in range(len(mesh.axes))]
     return (combination for combination in product(*options) if _allowed(combination, mesh))
 
 
-def strategies(site: Site, found: Places, wanted: Places, axis: int) -> list[Strategy]:
+def strategies(
+    site: Site, found: Places, wanted: Places, axis: int, keep_pending: bool = False
+) -> list[Strategy]:
     """What mesh axis number ``axis`` may do. Only what an operand has or a result wants is tried.
 
     So nothing is cut over an axis without a reason: a pending reduction that cannot pass becomes
@@ -117,7 +123,7 @@ def strategies(site: Site, found: Places, wanted: Places, axis: int) -> list[Str
         options += [
             _flowing(site, flow)
             for flow in rule.flows(site)
-            if flow.kind in asked or (flow.kind in given and not flow.pinned)
+            if flow.kind in asked or (flow.kind in given and (keep_pending or not flow.pinned))
         ]
     options = [option for option in options if _reducible(site, option)]
     operands = tuple(_all(site.operands, REPLICATE))
@@ -192,10 +198,27 @@ def _allowed(combination: tuple[Strategy, ...], mesh: Mesh) -> bool:
             parts = sizes.multiply(parts, cut.ranks * cut.split)
         if factor.exact and sizes.exact_quotient(factor.size, parts) is None:
             return False
-        if factor.block and any(cut.split > 1 for cut in cuts):
+        if factor.block and not _in_blocks(factor.size, cuts):
             return False
     rows = zip(*((*s.operands, *s.results) for s in combination), strict=True)
     return all(commute(p.op for p in row if isinstance(p, Partial)) for row in rows)
+
+
+def _in_blocks(size: Size, cuts: tuple[Cut, ...]) -> bool:
+    """Whether each position is known to hold one contiguous part with something in it."""
+    parts = [size]
+    for cut in cuts:
+        if cut.split > 1:
+            return False
+        even = [sizes.exact_quotient(n, cut.ranks) for n in parts]
+        if all(n is not None for n in even):
+            parts = [n for n in even if n is not None]
+        elif all(isinstance(n, int) for n in parts):
+            found = {chunk_size(n, cut.ranks, i) for n in parts for i in range(cut.ranks)}
+            parts = list(found)
+        else:
+            return False
+    return size == 0 or 0 not in parts
 
 
 def _weigh(

@@ -51,7 +51,7 @@ class Factor:
     ``reduces``: results without it become Partial of that kind, and so must the operands in
     ``pending`` be (such as a bias, which only one position may add). ``exact``: the dims have it
     as their outermost factor of size ``size``, so its shards must be even. ``block``: a shard
-    must be one contiguous block, because its start is needed.
+    must be one contiguous block, because its start is needed, and no position's may be empty.
     """
 
     size: Size

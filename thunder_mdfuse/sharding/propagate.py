@@ -23,15 +23,16 @@ from thunder_mdfuse.sharding.factors import Site
 from thunder_mdfuse.sharding.spec import check_placed, replicated
 
 
-def propagate(fusion: Fusion) -> Fusion:
+def propagate(fusion: Fusion, *, keep_pending: bool = False) -> Fusion:
     """``fusion`` with placements on every tensor of its mesh; without a mesh, ``fusion`` itself.
 
-    Raises ``ShardingError`` for placements that do not fit and for plain tensors beside placed
-    ones.
+    ``keep_pending``: a pending reduction passes wherever it can, also where it grows or makes
+    another value pending, as is right for results that are pinned to be pending. Raises
+    ``ShardingError`` for placements that do not fit and for plain tensors beside placed ones.
     """
     if fusion.mesh is None:
         return fusion
-    return _Propagation(fusion, fusion.mesh).run()
+    return _Propagation(fusion, fusion.mesh, keep_pending).run()
 
 
 def site_of(fusion_or_builder: Fusion | Builder, node: Node) -> Site:
@@ -55,8 +56,8 @@ def _unplaced(t: Type) -> Type:
 
 
 class _Propagation:
-    def __init__(self, fusion: Fusion, mesh: Mesh) -> None:
-        self.fusion, self.mesh = fusion, mesh
+    def __init__(self, fusion: Fusion, mesh: Mesh, keep_pending: bool) -> None:
+        self.fusion, self.mesh, self.keep_pending = fusion, mesh, keep_pending
         self.builder = Builder(mesh, fusion.level)
         self.values: dict[Use, Use] = {}
         self.anywhere: set[Use] = set()  # values of the new fusion that go with plain ones too
@@ -120,7 +121,8 @@ class _Propagation:
             return wanted
         draft = replace(node, args=args)
         site = site_of(self.builder, draft)
-        chosen = choose(site, places_of(self.builder, args), wanted, self.mesh).results
+        places = places_of(self.builder, args)
+        chosen = choose(site, places, wanted, self.mesh, keep_pending=self.keep_pending).results
         return tuple(chosen[r] if r in free else p for r, p in enumerate(wanted))
 
     def _local(

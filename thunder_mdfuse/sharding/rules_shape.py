@@ -149,9 +149,8 @@ def _common(a: Size, b: Size) -> Size | None:
 
 
 # A table that is looked up in blocks: each position answers what lies in its block and 0 for the
-# rest, so the answers are a pending sum. Even blocks only, since an empty one has no row to read
-# instead.
-_LOOKED_UP = Traits(reduces="sum", exact=True, block=True)
+# rest, so the answers are a pending sum. No empty block, which has no row to read instead.
+_LOOKED_UP = Traits(reduces="sum", block=True)
 
 
 def take(site: Site) -> tuple[Factor, ...]:
@@ -190,7 +189,7 @@ def embedding_backward(site: Site) -> tuple[Factor, ...]:
     if _attrs(site).scale_grad_by_freq:
         return from_labels(site, operands, [[None, "column"]])
     traits: dict[Label, Traits] = {d: Traits(reduces="sum") for d in index}
-    traits["row"] = Traits(exact=True, block=True)
+    traits["row"] = Traits(block=True)
     return from_labels(site, operands, [["row", "column"]], traits)
 
 
@@ -200,8 +199,8 @@ def scatter(site: Site) -> tuple[Factor, ...]:
 
 
 # Where sources are added into a block, each position adds those that fall into its own, and 0 at
-# its first row for the rest: even blocks only, as above.
-_ADDED_INTO = Traits(exact=True, block=True)
+# its first row for the rest: no empty block, as above.
+_ADDED_INTO = Traits(block=True)
 
 
 def scatter_add(site: Site) -> tuple[Factor, ...]:

@@ -5,6 +5,7 @@ they went before. A plain tensor beside DTensors is taken for the same on all ra
 """
 
 from collections.abc import Callable
+from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
 import thunder.torch as ltorch
@@ -32,17 +33,21 @@ OPERATORS = (
     *("__neg__", "__invert__", "__abs__", "__getitem__", "__setitem__"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
 )
+# Types of torch's functions and methods that Thunder may have no symbol for, as torch.rms_norm.
+_TORCHS_OWN = (BuiltinFunctionType, MethodDescriptorType)
 _OPAQUE = ("torch.utils.checkpoint", "torch.autograd")
 
 
 def open_doors(executor: FusionExecutor) -> None:
     """Give ``executor`` a door for each function, method and operator of tensors."""
     doors = executor._lookasides
+    for own in [f for f in doors if isinstance(f, _TORCHS_OWN) and f not in _functions]:
+        doors[own] = _door(executor, own, doors[own], doors[own])
     for function, found in list(_functions.items()):
         module = str(getattr(function, "__module__", ""))
         plain = _dispatched(function, found) or found
-        own = str(getattr(plain, "id", "")).startswith("dtensor.")
-        if not own and not module.startswith(_OPAQUE):
+        stocked = str(getattr(plain, "id", "")).startswith("dtensor.")
+        if not stocked and not module.startswith(_OPAQUE):
             doors[function] = _door(executor, function, plain, doors.get(function))
     for name, method in list(_methods.items()):
         function = getattr(torch.Tensor, name, None)

@@ -152,7 +152,7 @@ class _Expansion:
         self, leaves: list[BoundSymbol], pins: dict[str, DTensorSpec], mesh: DeviceMesh
     ) -> "_Gathered":
         """Give all that ``leaves`` make its placements, of operands gathered where that is less."""
-        chosen, placed = _Gathered(leaves), _plan(leaves, pins, mesh)
+        chosen, placed = _Gathered(leaves), _cheapest(leaves, pins, mesh)
         other = self._gathered(leaves, pins)
         if other is not None:
             gathered_pins = pins | {p.name: p.spec._o for p in other.made}
@@ -218,10 +218,29 @@ def _numbers(leaves: Sequence[BoundSymbol], outs: Sequence[DTensorProxy]) -> dic
     return found
 
 
-def _plan(leaves: Sequence[BoundSymbol], pins: dict[str, DTensorSpec], mesh: DeviceMesh) -> Placed:
+def _cheapest(
+    leaves: Sequence[BoundSymbol], pins: dict[str, DTensorSpec], mesh: DeviceMesh
+) -> Placed:
+    """Pending sums stay so to the end where that is less, as in the gradient of a norm."""
+    placed = _plan(leaves, pins, mesh)
+    if placed.cost and any(p.is_partial() for spec in pins.values() for p in spec.placements):
+        return min(placed, _plan(leaves, pins, mesh, keep_pending=True), key=lambda p: p.cost)
+    return placed
+
+
+def _plan(
+    leaves: Sequence[BoundSymbol],
+    pins: dict[str, DTensorSpec],
+    mesh: DeviceMesh,
+    *,
+    keep_pending: bool = False,
+) -> Placed:
     inputs = rg.inputs_of(leaves)
+    given = list(map(_given, inputs))
     known = {name: spec_placements(spec) for name, spec in pins.items()}
-    return placements_of(leaves, inputs, list(map(_given, inputs)), logical_mesh(mesh), known)
+    return placements_of(
+        leaves, inputs, given, logical_mesh(mesh), known, keep_pending=keep_pending
+    )
 
 
 def _given(p: Proxy) -> Given:

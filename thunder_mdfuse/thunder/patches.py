@@ -23,6 +23,8 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
+from thunder.dynamo import splitter
+from thunder.dynamo.utils import try_execute_thunder_symbol
 from thunder.executors import pythonex
 from thunder.extend import FusionExecutor
 from thunder.torch.experimental import dtensor_torch_and_prims, dtensor_utils
@@ -31,7 +33,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from thunder_mdfuse.thunder import dtensor_twins as twins
-from thunder_mdfuse.thunder import guards, hooks
+from thunder_mdfuse.thunder import dynamo, guards, hooks
 
 # Called by Thunder itself with whatever a user has: in autodiff, and for a proxy's comparisons.
 _CALLED_DIRECTLY = ("add", "eq", "ne", "lt", "le", "gt", "ge", "abs")
@@ -223,6 +225,27 @@ def _set_check(symbol: Symbol, check: Callable[..., None]) -> None:
     object.__setattr__(symbol, "_bind_postprocess", bind)
 
 
+def _split_by_twins(executor: FusionExecutor) -> None:
+    tried, translated = splitter.is_node_supported_by_thunder, splitter.translate_dtensor_ops
+
+    def supported(node: Any, options: dict[str, Any]) -> Any:
+        named = options.get("executors") or ()
+        if executor not in named and executor.name not in named:
+            return tried(node, options)
+        with dynamo.whole_and_plain(node):
+            door = dynamo.own_door(executor, node)
+            if door is not None:
+                return try_execute_thunder_symbol(door, node, options)
+            return tried(node, options)
+
+    def opened(graph: Any) -> None:
+        dynamo.open_closures(graph)
+        translated(graph)
+
+    splitter.is_node_supported_by_thunder = _once(supported, tried)
+    splitter.translate_dtensor_ops = _once(opened, translated)
+
+
 GUARD = Patch(
     _guard_arguments,
     "this executor has no functions of its own: with DTensors there are those of Thunder alone, "
@@ -243,5 +266,9 @@ PATCHES = [
     Patch(_keep_types_of_aliases, "in-place functions of DTensors end in an error of Thunder's"),
     Patch(_know_instances, "isinstance(x, DTensor) is False in a jitted function"),
     Patch(_check_quickly, "a call takes longer, with DTensors most of all"),
+    Patch(
+        _split_by_twins,
+        "thunderfx leaves functions of DTensors that are differentiated, and rms_norm, to torch",
+    ),
     Patch(_run_hooks, "a module with hooks takes a second to trace, and as the root has an error"),
 ]

@@ -72,11 +72,14 @@ def placements_of(
     given: Sequence[Given],
     mesh: Mesh,
     pins: Mapping[str, Placements],
+    *,
+    keep_pending: bool = False,
 ) -> Placed:
     """The placements that propagation gives every tensor that ``bsyms`` make.
 
     A pending reduction of which all that reads it needs the result is done where it is made, so
     that what is saved for the backward pass is not reduced a second time there.
+    ``keep_pending``: as in ``propagate``.
     """
     values = Values(Builder(mesh))
     _bind_inputs(values, inputs, given)
@@ -86,7 +89,7 @@ def placements_of(
     uses = {name: values.value(p) for name, p in made.items()}
     names = [name for name, use in uses.items() if isinstance(values.type(use), TensorType)]
     fusion = values.builder.finish(tuple(Output(uses[n]) for n in names), tuple(values.guards))
-    changed = reshard(propagate(decompose(fusion)))
+    changed = reshard(propagate(decompose(fusion), keep_pending=keep_pending))
     uses = {name: o.value for name, o in zip(names, changed.outputs, strict=True)}
     places = {name: _settled(changed, use, name in pins) for name, use in uses.items()}
     read = {p.name for b in bsyms for p in b.flat_proxy_args}
