@@ -29,6 +29,11 @@ _LONG = ("tests/multirank/", "test_demo", "test_golden_mutants", "test_notebooks
 _SUITE = Path(__file__).parent / "multirank" / "test_suite.py"
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For ``-n auto``: one more than there are cores, since ranks and lost ranks wait a lot."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     if _LAUNCH.size == 1:
         return None

@@ -1,7 +1,7 @@
 """Notebooks as they are committed: with what they print, from top to bottom, for any Python 3.
 
-``--update-golden`` executes them and keeps what they print. ``.ci/run`` executes them as well, for
-the checks that they make; what they print there is not compared.
+They are executed for the checks that they make, with the extra ``notebooks``; ``--update-golden``
+keeps what they print then, which is not compared otherwise.
 """
 
 import json
@@ -18,9 +18,14 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_clean(path: Path, pytestconfig: pytest.Config) -> None:
+def test_a_notebook_runs(path: Path, pytestconfig: pytest.Config) -> None:
+    text = executed(path)
     if pytestconfig.getoption("--update-golden"):
-        execute(path)
+        path.write_text(text, encoding="ascii")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_clean(path: Path) -> None:
     notebook = json.loads(path.read_text(encoding="ascii"))
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
     cells = notebook["cells"]
@@ -38,8 +43,8 @@ def test_a_notebook_is_clean(path: Path, pytestconfig: pytest.Config) -> None:
         assert folder not in text, "a path of the machine that it ran on"
 
 
-def execute(path: Path) -> None:
-    """Rewrite a notebook with what its cells print."""
+def executed(path: Path) -> str:
+    """A notebook with what its cells print. Raises what a cell raises."""
     nbclient, nbformat = map(pytest.importorskip, ("nbclient", "nbformat"))
     notebook: Any = nbformat.read(path, as_version=4)
     client = nbclient.NotebookClient(
@@ -49,4 +54,4 @@ def execute(path: Path) -> None:
     # What the kernel says of itself differs by Python's version.
     notebook["metadata"]["language_info"] = {"name": "python"}
     lines = json.loads(nbformat.writes(notebook))  # as files have it: texts as lists of lines
-    path.write_text(json.dumps(lines, indent=1) + "\n", encoding="ascii")
+    return json.dumps(lines, indent=1) + "\n"
