@@ -179,7 +179,43 @@ def families_table() -> str:
     )
 
 
+def ranks_table(folder: Path) -> str:
+    """The newest committed runs of the benchmarks that need ranks."""
+    mlp = json.loads(sorted(folder.glob("*-mlp.json"))[-1].read_text())
+    training = json.loads(sorted(folder.glob("*-training.json"))[-1].read_text())
+    assert mlp["environment"] == training["environment"]
+    where = mlp["environment"]
+    blocks = [
+        [
+            f"MLP block, {result['tokens']:,} tokens",
+            name,
+            f"{found['wall'] / 1e3:,.3f} ms",
+            f"{found['host'] / 1e3:,.3f} ms",
+            "",
+        ]
+        for result in mlp["results"]
+        for name, found in result["providers"].items()
+    ]
+    steps = [
+        [
+            f"training step, {training['config']['layers']} layers",
+            name,
+            f"{found['step_ms']:,.1f} ms",
+            "",
+            f"{found['memory_mib']:,.0f} MiB",
+        ]
+        for name, found in training["providers"].items()
+    ]
+    heads = ["two GPUs, bf16", "provider", "a call", "host", "memory"]
+    return (
+        f"{where['gpu']} x {training['ranks']}, torch {where['torch']}, {where['date']}; "
+        f"`{mlp['command']}` and `{training['command']}`, which say with `--help` what is measured."
+        "\n\n" + table(heads, [*blocks, *steps])
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "ranks": lambda: ranks_table(ROOT / "benchmarks"),
     "families": families_table,
     "knobs": knobs_table,
     "operations": operations_table,

@@ -192,7 +192,8 @@ def main(argv: list[str] | None = None) -> int:
                     flush=True,
                 )
         if options.json:
-            record = {"environment": environment(), "results": results}
+            command = f"torchrun --nproc-per-node {communicator.size()} -m {__spec__.name}"
+            record = {"environment": environment(), "command": command, "results": results}
             options.json.write_text(json.dumps(record, indent=1) + "\n")
     ours = [r["providers"][n] for r in results for n in r["providers"] if n.startswith("mdfuse")]
     return int(any(found["error"] > TOLERANCE for found in ours))

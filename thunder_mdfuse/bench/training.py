@@ -157,7 +157,9 @@ def main(argv: list[str] | None = None) -> int:
                 flush=True,
             )
         if o.json:
-            o.json.write_text(json.dumps({"environment": environment(), **result}, indent=1) + "\n")
+            command = f"torchrun --nproc-per-node {communicator.size()} -m {__spec__.name}"
+            record = {"environment": environment(), "command": command, **result}
+            o.json.write_text(json.dumps(record, indent=1) + "\n")
     if not {"mdfuse", "eager"} <= set(providers):
         return 0
     pairs = zip(providers["mdfuse"]["losses"], providers["eager"]["losses"], strict=True)

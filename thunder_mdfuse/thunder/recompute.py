@@ -39,6 +39,7 @@ CHEAP = {
     *("torch.Tensor.expand", "torch.unsqueeze", op.CAST, RELU, draws.UNIFORM, draws.NORMAL, PLACE),
     *(DTensorPrimIDs.ADD, DTensorPrimIDs.MUL, DTensorPrimIDs.EXP, DTensorPrimIDs.NEG),
     *(DTensorPrimIDs.RECIPROCAL, DTensorPrimIDs.CONVERT_ELEMENT_TYPE),
+    *("dtensor_from_local", "dtensor_to_local"),
 }
 
 # Symbols that torch computes, from and to memory.
@@ -162,8 +163,9 @@ class _Cut:
 
 
 def _nbytes(p: TensorProxy) -> int:
+    """What a rank has of it."""
     count: int = p.dtype.bytes
-    for size in p.shape:
+    for size in (p.local_tensor if isinstance(p, DTensorProxy) else p).shape:
         count *= size
     return count
 
