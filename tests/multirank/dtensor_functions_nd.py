@@ -103,7 +103,7 @@ def of_dtensors_on_two() -> Iterator[Function]:
     yield Function("to_local, 2-D", lambda a: a.to_local() * 2, (NESTED,))
     pending = d([Partial(), S(0)], 5, 8, grad=False)
     yield Function("sums of sums", lambda a, b: (a + b, torch.exp(a)), (pending, pending))
-    yield Function("detach, 2-D", lambda a: a.detach() * a + without_grad(a), (NESTED,), left=1)
+    yield Function("detach, 2-D", lambda a: a.detach() * a + without_grad(a), (NESTED,))
     yield Function("in place, 2-D", changed, (BOTH, BOTH), left=3)
     yield Function("autocast, 2-D", under_autocast, (ROWS_2, d([R, S(0)], 7, 8)))
 
