@@ -320,7 +320,7 @@ def test_the_definition_over_dtensors_runs(tmp_path: Path) -> None:
 def test_the_suite_of_several_ranks_is_started_as_it_says() -> None:
     """tests/multirank/test_suite.py runs these commands."""
     suite = (ROOT / "tests" / "multirank" / "test_suite.py").read_text()
-    assert 'run_ranks("pytest", ranks, launcher, 300, ["-m", "multigpu"], env)' in suite
+    assert 'run_ranks("pytest", ranks, launcher, 400, ["-m", "multigpu"], env)' in suite
     assert ".venv/bin/mpirun -np 2 .venv/bin/python -m pytest -m multigpu\n" in README.read_text()
     assert "torchrun --standalone --nproc-per-node 2 -m pytest -m multigpu\n" in README.read_text()
 

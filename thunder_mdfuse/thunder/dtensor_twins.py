@@ -60,7 +60,7 @@ class Twin:
         asked = self.call.key or self.call
         key = (asked, self.wanted, self.cotangents, tuple(specs), meshes, str(device))
         if key not in self._known:
-            self._known[key] = self._asked(specs, device)
+            self._known[key] = _on_given_meshes(self._asked(specs, device), specs)
         found: list[Any] | None = self._known[key]
         return found
 
@@ -80,6 +80,17 @@ class Twin:
         n = len(self.cotangents)
         given = dict(zip(self.cotangents, operands[:n], strict=True))
         return self.call.gradients(operands[n:], self.wanted, given)
+
+
+def _on_given_meshes(answer: list[Any] | None, specs: Sequence[Any]) -> list[Any] | None:
+    """Eager's cache may answer with an equal mesh that another call was on, of other groups."""
+    given = {s.mesh: s.mesh for s in specs if isinstance(s, DTensorSpec)}
+    if answer is None:
+        return None
+    return [
+        on_mesh(given[s.mesh], s) if isinstance(s, DTensorSpec) and s.mesh in given else s
+        for s in answer
+    ]
 
 
 _of_jits: "WeakKeyDictionary[Any, dict[Any, Any]]" = WeakKeyDictionary()
@@ -117,6 +128,8 @@ class PlaceId(str):
 
 
 def on_mesh(mesh: DeviceMesh, spec: DTensorSpec) -> DTensorSpec:
+    if spec.mesh is mesh:
+        return spec
     return DTensorSpec(mesh, spec.placements, spec.tensor_meta)
 
 
