@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from thunder_mdfuse.bench import __main__ as bench
-from thunder_mdfuse.bench import dtensor_host
+from thunder_mdfuse.bench import dtensor_host, environment
 from thunder_mdfuse.bench import functions as fn
 from thunder_mdfuse.bench.__main__ import main
 from thunder_mdfuse.bench.cases import as_tuple, error, prepared
@@ -100,10 +99,12 @@ def test_the_host_cost_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_nvfusers_version_is_that_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "packages_distributions", dict)
-    assert bench._nvfuser() == "not installed"
-    monkeypatch.setattr(bench, "packages_distributions", lambda: {"nvfuser_direct": ["numpy"] * 2})
-    assert bench._nvfuser() == f"numpy {version('numpy')}"
+    monkeypatch.setattr(environment, "packages_distributions", dict)
+    assert environment._nvfuser() == "not installed"
+    monkeypatch.setattr(
+        environment, "packages_distributions", lambda: {"nvfuser_direct": ["numpy"] * 2}
+    )
+    assert environment._nvfuser() == f"numpy {version('numpy')}"
 
 
 def test_the_plot_shows_a_recorded_run(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_a_printed_trace_shows_the_prims() -> None:
 
 def test_regions_are_numbered_in_order() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.conv1d(x * 2, torch.ones(1, 1, 2)) * 3
+        return torch.roll(x * 2, 1) * 3
 
     jitted = check(function, [torch.ones(1, 1, 5)])
     assert [r.name for r in regions(jitted)] == ["mdFusion0", "mdFusion1"]
@@ -188,7 +188,7 @@ def test_regions_are_numbered_in_order() -> None:
 
 def test_fuel_bounds_the_number_of_regions() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.conv1d(x * 2, torch.ones(1, 1, 2)) * 3
+        return torch.roll(x * 2, 1) * 3
 
     x = torch.randn(1, 1, 5)
     mdfuse_executor.set_fuel(1)

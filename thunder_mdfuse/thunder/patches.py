@@ -7,9 +7,11 @@ be made (another version of Thunder, a place that is gone) a warning says what i
 works.
 """
 
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -23,8 +25,6 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
-from thunder.dynamo import splitter
-from thunder.dynamo.utils import try_execute_thunder_symbol
 from thunder.executors import pythonex
 from thunder.extend import FusionExecutor
 from thunder.torch.experimental import dtensor_torch_and_prims, dtensor_utils
@@ -34,6 +34,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from thunder_mdfuse.thunder import dtensor_twins as twins
 from thunder_mdfuse.thunder import dynamo, guards, hooks
+from thunder_mdfuse.thunder.late import once_imported
 
 # Called by Thunder itself with whatever a user has: in autodiff, and for a proxy's comparisons.
 _CALLED_DIRECTLY = ("add", "eq", "ne", "lt", "le", "gt", "ge", "abs")
@@ -226,7 +227,12 @@ def _set_check(symbol: Symbol, check: Callable[..., None]) -> None:
 
 
 def _split_by_twins(executor: FusionExecutor) -> None:
+    once_imported("thunder.dynamo.splitter", partial(_patch_splitter, executor))
+
+
+def _patch_splitter(executor: FusionExecutor, splitter: Any) -> None:
     tried, translated = splitter.is_node_supported_by_thunder, splitter.translate_dtensor_ops
+    try_symbol = sys.modules["thunder.dynamo.utils"].try_execute_thunder_symbol
 
     def supported(node: Any, options: dict[str, Any]) -> Any:
         named = options.get("executors") or ()
@@ -235,7 +241,7 @@ def _split_by_twins(executor: FusionExecutor) -> None:
         with dynamo.whole_and_plain(node):
             door = dynamo.own_door(executor, node)
             if door is not None:
-                return try_execute_thunder_symbol(door, node, options)
+                return try_symbol(door, node, options)
             return tried(node, options)
 
     def opened(graph: Any) -> None:
