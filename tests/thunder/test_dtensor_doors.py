@@ -3,6 +3,7 @@
 Values and traffic over several ranks are in tests/multirank/dtensor_functions.py.
 """
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -223,6 +224,9 @@ def test_a_leaf_that_no_claim_takes_is_never_dropped() -> None:
 
 
 def test_patches_are_made_once() -> None:
+    splitter = importlib.import_module("thunder.dynamo.splitter")
+    assert splitter.is_node_supported_by_thunder.mdfuse, "patched by its import"
+
     def places() -> list[Any]:
         direct = [getattr(patches.ltorch, name).meta for name in patches._CALLED_DIRECTLY]
         return [
@@ -232,8 +236,8 @@ def test_patches_are_made_once() -> None:
             patches.prims.update_aliases.meta,
             patches.jit_ext._general_jit_lookaside_map[isinstance],
             patches.jit_ext.interpreter_needs_wrap,
-            patches.splitter.is_node_supported_by_thunder,
-            patches.splitter.translate_dtensor_ops,
+            splitter.is_node_supported_by_thunder,
+            splitter.translate_dtensor_ops,
         ]
 
     before = places()
