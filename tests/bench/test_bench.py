@@ -3,11 +3,12 @@
 import json
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from thunder_mdfuse.bench import dtensor_host, environment
+from thunder_mdfuse.bench import dtensor_host, environment, tensor_parallel, training
 from thunder_mdfuse.bench import functions as fn
 from thunder_mdfuse.bench.__main__ import main
 from thunder_mdfuse.bench.cases import as_tuple, error, prepared
@@ -96,6 +97,15 @@ def test_the_host_cost_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
             dtensor_host.main(arguments)
         assert ended.value.code == code
     assert "beside the same fusion on plain tensors" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", [tensor_parallel, training])
+def test_what_needs_ranks_says_so(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, code in (["--help"], 0), (["--nothing"], 2):
+        with pytest.raises(SystemExit) as ended:
+            module.main(arguments)
+        assert ended.value.code == code
+    assert "torchrun --nproc-per-node 2" in capsys.readouterr().out
 
 
 def test_nvfusers_version_is_that_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

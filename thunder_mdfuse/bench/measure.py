@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from thunder_mdfuse.comm.communicator import Communicator
 
 Thunk = Callable[[], object]
 
@@ -79,6 +82,16 @@ def waited(device: torch.device) -> None:
     """Returns when all that ``device`` was given is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def ranks_mesh() -> tuple[DeviceMesh, torch.device]:
+    """All ranks of the launcher along one axis, and this rank's device: a GPU, or the CPU."""
+    size = Communicator.instance().size()
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    mesh = DeviceMesh(kind, list(range(size)), mesh_dim_names=("tp",))
+    if kind == "cuda":
+        return mesh, torch.device(kind, torch.cuda.current_device())
+    return mesh, torch.device(kind)
 
 
 def slowest(value: float, device: torch.device) -> float:

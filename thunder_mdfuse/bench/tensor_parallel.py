@@ -35,8 +35,7 @@ from torch.distributed.tensor.parallel import (
 
 from thunder_mdfuse.bench.environment import environment
 from thunder_mdfuse.bench.functions import relative
-from thunder_mdfuse.bench.measure import slowest, waited
-from thunder_mdfuse.comm.communicator import Communicator
+from thunder_mdfuse.bench.measure import ranks_mesh, slowest, waited
 from thunder_mdfuse.thunder.executor import mdfuse_executor
 from thunder_mdfuse.thunder.frontend import cuda_graphs, jit
 
@@ -140,11 +139,10 @@ def _round(call: Call, x: torch.Tensor, repeats: int) -> tuple[float, float]:
     return (time.perf_counter() - begin) / repeats * 1e6, host / repeats * 1e6
 
 
-def run(mesh: DeviceMesh, hidden: int, inner: int, tokens: int) -> dict[str, Any]:
+def run(
+    mesh: DeviceMesh, device: torch.device, hidden: int, inner: int, tokens: int
+) -> dict[str, Any]:
     """One record: the shapes, each provider's times, and its error against f32 on one rank."""
-    device = torch.device(mesh.device_type)
-    if device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
     torch.manual_seed(0)
     with torch.device(device):
         block = Block(hidden, inner).requires_grad_(False)
@@ -178,13 +176,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, nargs="+", default=[8, 4096])
     parser.add_argument("--json", type=Path, help="file to write the results into")
     options = parser.parse_args(argv)
-    communicator = Communicator.instance()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    mesh = DeviceMesh(device, list(range(communicator.size())), mesh_dim_names=("tp",))
-    results = [run(mesh, options.hidden, options.inner, n) for n in options.tokens]
-    if communicator.rank() == 0:
+    mesh, device = ranks_mesh()
+    results = [run(mesh, device, options.hidden, options.inner, n) for n in options.tokens]
+    if mesh.get_rank() == 0:
         for result in results:
-            print(f"{result['tokens']} tokens, {communicator.size()} ranks on {device}")
+            print(f"{result['tokens']} tokens, {mesh.size()} ranks on {device.type}")
             for name, found in result["providers"].items():
                 print(
                     f"  {name:<14} {found['wall']:9.1f} us, host {found['host']:9.1f} us, "
@@ -192,7 +188,7 @@ def main(argv: list[str] | None = None) -> int:
                     flush=True,
                 )
         if options.json:
-            command = f"torchrun --nproc-per-node {communicator.size()} -m {__spec__.name}"
+            command = f"torchrun --nproc-per-node {mesh.size()} -m {__spec__.name}"
             record = {"environment": environment(), "command": command, "results": results}
             options.json.write_text(json.dumps(record, indent=1) + "\n")
     ours = [r["providers"][n] for r in results for n in r["providers"] if n.startswith("mdfuse")]

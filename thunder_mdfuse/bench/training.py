@@ -25,8 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from thunder_mdfuse.bench.environment import environment
 from thunder_mdfuse.bench.llama import Config, Llama, tensor_parallel
-from thunder_mdfuse.bench.measure import slowest, waited
-from thunder_mdfuse.comm.communicator import Communicator
+from thunder_mdfuse.bench.measure import ranks_mesh, slowest, waited
 from thunder_mdfuse.thunder.executor import mdfuse_executor
 from thunder_mdfuse.thunder.frontend import jit
 
@@ -104,11 +103,10 @@ class Provider:
         }
 
 
-def run(mesh: DeviceMesh, config: Config, batch: int, names: list[str]) -> dict[str, Any]:
+def run(
+    mesh: DeviceMesh, device: torch.device, config: Config, batch: int, names: list[str]
+) -> dict[str, Any]:
     """One record for all providers."""
-    device = torch.device(mesh.device_type)
-    if device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
     made = torch.Generator().manual_seed(1)
     tokens = torch.randint(config.vocabulary, (batch, config.length + 1), generator=made).to(device)
     given = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -142,13 +140,11 @@ def main(argv: list[str] | None = None) -> int:
     o = parser.parse_args(argv)
     heads = max(o.width // 128, 4)
     config = Config(o.vocabulary, o.width, o.layers, heads, max(heads // 4, 2), o.hidden, o.length)
-    communicator = Communicator.instance()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    mesh = DeviceMesh(device, list(range(communicator.size())), mesh_dim_names=("tp",))
-    result = run(mesh, config, o.batch, o.providers)
+    mesh, device = ranks_mesh()
+    result = run(mesh, device, config, o.batch, o.providers)
     providers = result["providers"]
-    if communicator.rank() == 0:
-        print(f"{result['config']}, batch {o.batch}, {communicator.size()} ranks on {device}")
+    if mesh.get_rank() == 0:
+        print(f"{result['config']}, batch {o.batch}, {mesh.size()} ranks on {device.type}")
         for name, found in providers.items():
             print(
                 f"  {name:<8} step {found['step_ms']:9.2f} ms, memory {found['memory_mib']:9.1f} "
@@ -157,7 +153,7 @@ def main(argv: list[str] | None = None) -> int:
                 flush=True,
             )
         if o.json:
-            command = f"torchrun --nproc-per-node {communicator.size()} -m {__spec__.name}"
+            command = f"torchrun --nproc-per-node {mesh.size()} -m {__spec__.name}"
             record = {"environment": environment(), "command": command, **result}
             o.json.write_text(json.dumps(record, indent=1) + "\n")
     if not {"mdfuse", "eager"} <= set(providers):
