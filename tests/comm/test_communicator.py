@@ -1,13 +1,16 @@
 """Which device a rank takes, who shares its host, and when ranks cannot meet."""
 
+import os
 import socket
+import threading
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from thunder_mdfuse.comm import communicator
 from thunder_mdfuse.comm.launchers import Launch
-from thunder_mdfuse.comm.rendezvous import rendezvous, roster
+from thunder_mdfuse.comm.rendezvous import Rendezvous, rendezvous, roster
 from thunder_mdfuse.errors import CommError
 
 
@@ -79,3 +82,20 @@ def test_alone_there_is_a_store_without_file_or_port() -> None:
     alone.leave()
     with pytest.raises(CommError, match=r"rank\(s\) 1, 2 of 3 did not come within 0.1 s"):
         roster(alone.store, 0, 3, 0.1)
+
+
+def test_nobody_waits_for_a_group_that_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As NCCL's does not while a CUDA graph has collectives in it."""
+    released, left = threading.Event(), []
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_rank", lambda: 3)
+    monkeypatch.setattr(dist, "destroy_process_group", released.wait)
+    monkeypatch.setattr(communicator, "LEAVE_SECONDS", 0.1)
+    made = communicator.Communicator()
+    made._made = Rendezvous(dist.HashStore(), lambda: left.append(True))
+    communicator._leave(made, os.getpid())
+    released.set()
+    assert left == [True]
+    assert "rank 3 leaves before its process group has ended" in capsys.readouterr().err
