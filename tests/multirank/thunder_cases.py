@@ -346,6 +346,29 @@ def check_plain_tensors_between(mesh: DeviceMesh) -> None:
             same(found[1], wanted[1], "plain tensors between DTensors", mesh)
         assert len(regions(jitted)) == count, explain(jitted)
 
+    def squared(x: Any, y: torch.Tensor) -> Any:
+        back = uneven(x, y, 0.0)[1]
+        return back * back
+
+    found_and_wanted = []
+    for side in (thunder.jit(squared, executors=[mdfuse_executor]), squared):
+        x, own = sharded(mesh, [S(0)], 7, 5).requires_grad_(), tensor(*own.shape).requires_grad_()
+        side(x, own).to_local().sum().backward()
+        found_and_wanted.append((x.grad, own.grad))
+    (found, mine), (wanted, theirs) = found_and_wanted
+    same(found, wanted, "a gradient across uneven parts", mesh)
+    torch.testing.assert_close(mine, theirs)
+
+    numbers = thunder.jit(
+        lambda x, y: ((x * 2.0).to_local() + torch.randn(4, 5, device=DEVICE), y),
+        executors=[mdfuse_executor],
+    )
+    torch.manual_seed(rank)
+    found, _ = numbers(sharded(mesh, [Replicate()], 4, 5), own)
+    everywhere = [torch.empty_like(found) for _ in range(mesh.size())]
+    dist.all_gather(everywhere, found)
+    assert not torch.equal(everywhere[0], everywhere[1]), "plain random numbers are a rank's own"
+
 
 def check_refusals(mesh: DeviceMesh) -> None:
     """What cannot be in a region runs outside of it, with a reason."""

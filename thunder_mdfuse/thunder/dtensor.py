@@ -90,6 +90,16 @@ def local_shape(shape: Sequence[Size], placements: Placements, mesh: Mesh) -> tu
     return tuple(sizes)
 
 
+def parts_of(p: DTensorProxy) -> list[int]:
+    """Into how many parts each dim of a value is cut, over all mesh axes."""
+    spec = p.spec._o
+    parts = [1] * p.ndim
+    for axis, placement in enumerate(spec.placements):
+        if not (placement.is_replicate() or placement.is_partial()):
+            parts[placement.dim] *= spec.mesh.size(axis)
+    return parts
+
+
 def from_local_check(bsym: BoundSymbol) -> Reason | None:
     """The local shape must be what DTensor's chunk rule says, since the program is one for all
     ranks.

@@ -25,8 +25,16 @@ def writes_of(bsym: BoundSymbol) -> set[str]:
 
 
 _HOST_SYMBOLS = {PrimIDs.UNPACK_TRIVIAL, PrimIDs.GET_GRAD, PrimIDs.COMMENT, PrimIDs.DEL}
-_ORDERED = {PrimIDs.UPDATE_ALIASES, PrimIDs.RANDN, PrimIDs.RANDINT, PrimIDs.MULTINOMIAL}
+# That draw without Thunder's tag for it.
+_DRAWN = {PrimIDs.RANDN, PrimIDs.RANDINT, PrimIDs.MULTINOMIAL}
+_ORDERED = {PrimIDs.UPDATE_ALIASES, *_DRAWN}
 _ORDERED_TAGS = {OpTags.DONT_DCE, OpTags.RANDOM_OP, OpTags.IN_PLACE, OpTags.DEVICE_SYNC_OP}
+
+
+def draws(bsym: BoundSymbol) -> bool:
+    """Whether it draws random numbers: with DTensors all ranks draw from one seed, else not."""
+    drawn = bsym.sym.id in _DRAWN or has_tags(bsym, {OpTags.RANDOM_OP})
+    return drawn or any(map(draws, bsym.subsymbols))
 
 
 def has_effect(bsym: BoundSymbol) -> bool:

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from thunder.core.prims import OpTags
 from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag, has_tags
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 
 from thunder_mdfuse.comm.team import mesh_digest
-from thunder_mdfuse.thunder.effects import edges_of
+from thunder_mdfuse.thunder.dtensor import parts_of
+from thunder_mdfuse.thunder.effects import draws, edges_of
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,6 @@ def kind_of(bsym: BoundSymbol) -> Kind | None:
     return Kind(devices[0], backward, None, mixes and not draws(bsym))
 
 
-def draws(bsym: BoundSymbol) -> bool:
-    """Whether it draws random numbers: with DTensors all ranks draw from one seed, else not."""
-    return has_tags(bsym, {OpTags.RANDOM_OP}) or any(map(draws, bsym.subsymbols))
-
-
 def _is_alike(p: TensorProxy) -> bool:
     """Whether a tensor's local part has the same sizes, all known, on every rank.
 
@@ -73,12 +68,7 @@ def _is_alike(p: TensorProxy) -> bool:
         return False
     if not isinstance(p, DTensorProxy):
         return True
-    spec = p.spec._o
-    parts = [1] * p.ndim
-    for axis, placement in enumerate(spec.placements):
-        if not (placement.is_replicate() or placement.is_partial()):
-            parts[placement.dim] *= spec.mesh.size(axis)
-    return all(size % n == 0 for size, n in zip(p._shape, parts, strict=True))
+    return all(size % n == 0 for size, n in zip(p._shape, parts_of(p), strict=True))
 
 
 @dataclass

@@ -22,6 +22,7 @@ from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import operators as op
 from thunder_mdfuse.thunder import region as rg
 from thunder_mdfuse.thunder.composites import RELU
+from thunder_mdfuse.thunder.dtensor import parts_of
 from thunder_mdfuse.thunder.dtensor_twins import PLACE
 from thunder_mdfuse.thunder.grouping import Kind
 
@@ -94,9 +95,11 @@ class _Cut:
         self.order: dict[str, int] = {}
         # In memory whatever is decided here.
         self.kept = needed_of(rest, others)
-        for n, leaf in enumerate(leaf for p in forward for leaf in p.own):
+        for n, (kind, leaf) in enumerate((p.kind, leaf) for p in forward for leaf in p.own):
             if leaf.sym.id in STEPS:
                 self.kept |= {p.name for p in (*leaf.flat_proxy_args, *leaf.flat_proxy_outs)}
+            if not _may_borrow(leaf, kind, piece.kind):
+                continue
             for out in leaf.flat_proxy_outs:
                 self.producers.setdefault(out.name, leaf)
                 self.order.setdefault(out.name, n)
@@ -162,10 +165,22 @@ class _Cut:
         return _nbytes(p) * (1 if stored else 2)
 
 
+def _may_borrow(leaf: BoundSymbol, producer: Kind, consumer: Kind) -> bool:
+    """Whether a region of kind ``consumer`` may have ``leaf``, which is in one of ``producer``.
+
+    As when regions are formed: DTensors are of one mesh, and plain tensors are beside them only
+    where all parts are alike.
+    """
+    if any(isinstance(p, DTensorProxy) for p in (*leaf.flat_proxy_args, *leaf.flat_proxy_outs)):
+        return producer.mesh == consumer.mesh and (producer.mixes or not consumer.mixes)
+    return consumer.mixes or consumer.mesh is None
+
+
 def _nbytes(p: TensorProxy) -> int:
-    """What a rank has of it."""
+    """What a rank has of it at most: the choice must be the same on all ranks."""
     count: int = p.dtype.bytes
-    for size in (p.local_tensor if isinstance(p, DTensorProxy) else p).shape:
+    parts = parts_of(p) if isinstance(p, DTensorProxy) else [1] * p.ndim
+    for size in (-(-size // n) for size, n in zip(p.shape, parts, strict=True)):
         count *= size
     return count
 
