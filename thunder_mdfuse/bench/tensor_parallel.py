@@ -37,7 +37,8 @@ from thunder_mdfuse.bench.environment import environment
 from thunder_mdfuse.bench.functions import relative
 from thunder_mdfuse.bench.measure import ranks_mesh, slowest, waited
 from thunder_mdfuse.thunder.executor import mdfuse_executor
-from thunder_mdfuse.thunder.frontend import cuda_graphs, jit
+from thunder_mdfuse.thunder.frontend import jit
+from thunder_mdfuse.thunder.graphs import CUDAGraphTransform
 
 Call = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 OURS = mdfuse_executor.name
@@ -90,7 +91,9 @@ def providers(block: Block, mesh: DeviceMesh) -> dict[str, Call]:
     """What is measured, by name."""
     found: dict[str, Call] = {"mdfuse": jit(parallel(block, mesh), [OURS])}
     if mesh.device_type == "cuda":
-        found["mdfuse+graph"] = jit(parallel(block, mesh), [OURS], transforms=[cuda_graphs()])
+        found["mdfuse+graph"] = jit(
+            parallel(block, mesh), [OURS], transforms=[CUDAGraphTransform()]
+        )
     found["compile"] = torch.compile(parallel(block, mesh), dynamic=False)
     found["eager"] = parallel(block, mesh)
     found["by hand"] = by_hand(block, mesh.get_local_rank(), mesh.size())

@@ -9,7 +9,6 @@ import thunder
 
 from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.thunder.fusion_call import FusionCall
-from thunder_mdfuse.thunder.graphs import CUDAGraphTransform
 
 
 def jit(function: Callable[..., Any], executors: Sequence[str], **options: Any) -> Any:
@@ -27,11 +26,6 @@ def jit(function: Callable[..., Any], executors: Sequence[str], **options: Any) 
             )
         found.append(executor)
     return thunder.jit(function, executors=found, **options)
-
-
-def cuda_graphs() -> Any:
-    """A new transform, for ``transforms=``, that has CUDA graphs run what a function runs."""
-    return CUDAGraphTransform()
 
 
 def regions(jitted: Any) -> list[FusionCall]:
