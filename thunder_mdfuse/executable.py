@@ -82,12 +82,14 @@ class Executable:
 
     def run(
         self,
-        inputs: Sequence[Value],
+        inputs: list[Value],
         device_mesh: DeviceMesh | None = None,
         shapes: Sequence[Sequence[int] | None] | None = None,
     ) -> list[Value]:
         """The outputs for ``inputs``, as local tensors and numbers; writes are done in place.
 
+        Generated kernels empty the list ``inputs``: each of them is let go of when nothing reads
+        it any more. The evaluator leaves it as it is.
         ``device_mesh``: the mesh that a fusion with placements runs on. ``shapes``: global shapes
         of the inputs, needed when sizes are symbolic and sharded. Raises ``ProgramError`` for
         inputs that do not fit the fusion, ``CommError`` when ranks disagree.
@@ -115,7 +117,7 @@ class Executable:
         with torch.no_grad():
             if entry.bound is not None:
                 return entry.bound.run(inputs, communicate)
-            return run_reference(self.local, list(inputs), entry.symbols, communicate)
+            return run_reference(self.local, inputs, entry.symbols, communicate)
 
     def _specialise(
         self,

@@ -69,6 +69,7 @@ class BoundProgram:
         self.backend = backend
         self._places = {use: self._place(use) for use in plan.layouts}
         self._texts, self._arch = list(texts), arch
+        self._inputs = [Use(node) for node in plan.fusion.inputs]
         self._scalars = [self._scalar(i) for i in host_scalars(plan.fusion)]
         if backend == "cuda":
             cubins(texts, arch)
@@ -230,29 +231,32 @@ class BoundProgram:
 
         return action
 
-    def run(self, inputs: Sequence[Value], communicate: Communicate | None) -> list[Value]:
-        """The outputs for ``inputs``, which must be of the class that this was bound to."""
+    def run(self, inputs: list[Value], communicate: Communicate | None) -> list[Value]:
+        """The outputs for ``inputs``, which must be of the class that this was bound to.
+
+        The list is emptied: the last step that reads an input lets go of it.
+        """
         frame = Frame(self.device, communicate)
-        for node, value in zip(self.plan.fusion.inputs, inputs, strict=True):
+        targets = [inputs[position] for _, position in self._writes]
+        for use, value in zip(self._inputs, inputs, strict=True):
             if isinstance(value, torch.Tensor):
-                frame.tensors[Use(node)] = value
+                frame.tensors[use] = value
             else:
-                frame.numbers[Use(node)] = value
+                frame.numbers[use] = value
+        value = 0  # or the last one would be held
+        inputs.clear()
         for action in self._scalars:
             action(frame)
         for action in self._actions:
             action(frame)
-        return self._outputs(frame, inputs)
-
-    def _outputs(self, frame: Frame, inputs: Sequence[Value]) -> list[Value]:
         found = [read(frame) for read in self._readers]
         if self._writes:
-            self._write(found, inputs)
+            self._write(found, targets)
         return found
 
-    def _write(self, found: list[Value], inputs: Sequence[Value]) -> None:
+    def _write(self, found: list[Value], written: Sequence[Value]) -> None:
         """Put the outputs that write an input there; the input is what is returned then."""
-        targets = [(i, inputs[position]) for i, position in self._writes]
+        targets = [(i, target) for (i, _), target in zip(self._writes, written, strict=True)]
         storages = {_storage(target) for _, target in targets}
         sources = []
         for i, target in targets:

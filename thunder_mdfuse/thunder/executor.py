@@ -35,6 +35,7 @@ from thunder_mdfuse.thunder.effects import writes_of
 from thunder_mdfuse.thunder.fusion_call import FusionCall
 from thunder_mdfuse.thunder.gradients import register_gradients
 from thunder_mdfuse.thunder.grouping import Grouping, Kind
+from thunder_mdfuse.thunder.handover import hand_over
 from thunder_mdfuse.thunder.operators import register_operators
 from thunder_mdfuse.thunder.options import check_names, option
 from thunder_mdfuse.thunder.reasons import Reason
@@ -155,6 +156,7 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         fused.bound_symbols = work.run()
         fused.bound_symbols = rg.without_dead_regions(fused.bound_symbols)
         fused = update_fusion_call_ctx(fused)
+        hand_over(fused.bound_symbols)
         compile_data = get_compile_data()
         if compile_data is not None:
             record = PassRecord(tuple(work.unfused))

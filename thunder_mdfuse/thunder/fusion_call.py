@@ -6,7 +6,7 @@ numbers that are baked in. Each key has an ``Entry``: a translated fusion, its e
 specs of its DTensor results. Equal fusions share one executable, whatever regions they came from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,27 +91,41 @@ class FusionCall:
         return f"{self.name}: ({', '.join(b.sym.name for b in self.bsyms)})"
 
     def __call__(self, *args: Any) -> Sequence[Any]:
-        if self._ranges.wanted():
-            return self._ranges.around(self._run, *args)
-        return self._run(*args)
+        return self.taking(list(args))
 
-    def _run(self, *args: Any) -> Sequence[Any]:
+    @property
+    def lets_go(self) -> bool:
+        """Whether inputs are of no use to it once its program has read them."""
+        return not self._writes and not self._keep_inputs
+
+    def taking(self, given: list[Any]) -> Sequence[Any]:
+        """The outputs for the inputs ``given``, a list that is emptied: what only it held is let
+        go of when the program has read it.
+        """
+        if self._ranges.wanted():
+            return self._ranges.around(self._run, given)
+        return self._run(given)
+
+    def _run(self, given: list[Any]) -> Sequence[Any]:
         if self._keep_inputs:
-            self.last_inputs = args
+            self.last_inputs = tuple(given)
         if self._writes:
-            self._check_writes(args)
+            self._check_writes(given)
         mesh = None
         if self._simple:
-            entry = self._entries.get(()) or self._specialise((), args)
-            locals_ = list(args)
+            entry = self._entries.get(()) or self._specialise((), given)
+            locals_ = list(given)
         else:
-            mesh, locals_ = self._open(args)
-            entry = self._entry(args)
-            locals_ = [locals_[i] for i in entry.translated.positions]
+            mesh, opened = self._open(given)
+            entry = self._entry(given)
+            locals_ = [opened[i] for i in entry.translated.positions]
+            del opened
         self.last_used, self._last = entry.executable, entry
         entry.calls += 1
+        written = {at: given[source] for at, (source, _) in self._writes.items()}
+        given.clear()
         results = entry.executable.run(locals_, device_mesh=mesh)
-        return self._close(args, results, entry, mesh)
+        return self._close(written, results, entry, mesh)
 
     def _open(self, args: Sequence[Any]) -> tuple[DeviceMesh | None, list[Any]]:
         """Local tensors and plain numbers for the program, and the mesh object of this call."""
@@ -139,12 +153,16 @@ class FusionCall:
         return mesh or dt.traced_mesh(self.bsyms), opened
 
     def _close(
-        self, args: Sequence[Any], results: Sequence[Any], entry: Entry, mesh: DeviceMesh | None
+        self,
+        written: Mapping[int, Any],
+        results: Sequence[Any],
+        entry: Entry,
+        mesh: DeviceMesh | None,
     ) -> Sequence[Any]:
         outs = list(results[: len(self.outputs)])
-        for at, (source, _) in self._writes.items():
+        for at, target in written.items():
             if at < len(outs):
-                outs[at] = args[source]
+                outs[at] = target
         if mesh is None:
             return outs
         # What was written to is the caller's own DTensor.
