@@ -1,8 +1,10 @@
 """Modes of torch around a call: autocast, no_grad, and modules that are switched to eval."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import thunder
 import torch
 import torch.nn.functional as F
 from against_eager import jit
@@ -75,3 +77,21 @@ def test_eval_after_training() -> None:
     jitted.train()
     torch.manual_seed(0)
     assert torch.equal(jitted(x), dropped)
+
+
+@pytest.mark.parametrize("device", ["cuda", torch.device("cuda"), "cuda:0"])
+def test_the_device_is_the_current_one(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    """As on the second of two ranks: each has made another GPU its own."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.full((2,), 3.0, device=device)
+
+    jitted = jit(function)
+    if not torch.cuda.device_count() > 1:
+        with pytest.raises((RuntimeError, AssertionError)):
+            jitted(torch.ones(2))
+    else:
+        jitted(torch.ones(2))
+    wanted = "cuda:0" if device == "cuda:0" else "cuda:1"
+    assert wanted in str(thunder.last_traces(jitted)[0])

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -79,6 +80,7 @@ class Provider:
         """A step, and the memory that it needs."""
         self.optimizer.zero_grad(set_to_none=True)
         gc.collect()
+        dist.barrier()  # or the first rank to be ready would count its waiting for the others
         waited(self.device)
         before = 0
         if self.device.type == "cuda":

@@ -17,7 +17,7 @@ from typing import Any
 
 import thunder.torch as ltorch
 import torch
-from thunder.core import jit_ext, prims, update_aliases
+from thunder.core import devices, jit_ext, prims, update_aliases
 from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import unwrap, wrap, wrap_const
 from thunder.core.prims import PrimIDs
@@ -226,6 +226,19 @@ def _set_check(symbol: Symbol, check: Callable[..., None]) -> None:
     object.__setattr__(symbol, "_bind_postprocess", bind)
 
 
+def _know_the_current_device(executor: FusionExecutor) -> None:
+    original = devices._parse_device_info
+
+    def found(device: Any, index: int | None = None, /) -> Any:
+        data = get_compile_data()
+        ours = data is not None and executor in data.executors_list
+        if ours and index is None and device in ("cuda", devices.DeviceType.CUDA):
+            index = torch.cuda.current_device()
+        return original(device, index)
+
+    devices._parse_device_info = _once(found, original)
+
+
 def _split_by_twins(executor: FusionExecutor) -> None:
     once_imported("thunder.dynamo.splitter", partial(_patch_splitter, executor))
 
@@ -275,6 +288,10 @@ PATCHES = [
     Patch(
         _split_by_twins,
         "thunderfx leaves functions of DTensors that are differentiated, and rms_norm, to torch",
+    ),
+    Patch(
+        _know_the_current_device,
+        "device='cuda' in a jitted function is the first GPU, on every rank",
     ),
     Patch(_run_hooks, "a module with hooks takes a second to trace, and as the root has an error"),
 ]
