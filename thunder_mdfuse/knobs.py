@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from thunder_mdfuse.errors import MdfuseError
@@ -135,11 +136,13 @@ def value(name: str) -> object:
     when any other knob's is not: a slip shows before anything is compiled.
     """
     _look_around()
-    return _parsed(KNOBS[name])
+    return _parsed(name, os.environ.get(name))
 
 
-def _parsed(knob: Knob) -> object:
-    text = os.environ.get(knob.name, knob.default)
+@lru_cache(maxsize=256)  # a call of a program reads three knobs
+def _parsed(name: str, given: str | None) -> object:
+    knob = KNOBS[name]
+    text = knob.default if given is None else given
     try:
         return knob.parse(text)
     except ValueError:
@@ -162,7 +165,7 @@ def _look_around() -> None:
         if not name.startswith("MDFUSE_"):
             continue
         if name in KNOBS:
-            _parsed(KNOBS[name])
+            _parsed(name, os.environ.get(name))
         elif name not in _warned:
             _warned.add(name)
             _warn_of_unknown(name)

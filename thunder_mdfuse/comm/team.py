@@ -34,7 +34,7 @@ def lose(group: ProcessGroup, why: str) -> None:
 
 def check_not_lost(group: ProcessGroup) -> None:
     """``CommError`` when something went wrong on ``group`` before that its ranks may not share."""
-    why = _lost.get(group)
+    why = _lost.get(group) if len(_lost) else None
     if why is not None:
         raise CommError(
             "this process group cannot be used any more, because its ranks may be at different "
@@ -53,7 +53,7 @@ def group_store(group: ProcessGroup) -> Store:
         ) from None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Team:
     """The processes along one mesh axis: what a collective runs on.
 
@@ -107,11 +107,24 @@ def mesh_team(mesh: DeviceMesh, axis: int | str) -> Team:
     if facts.coordinate is None:
         return Team(size, None, None, name, (), ())
     ranks = facts.axis_ranks[index]
-    group, members = _axis_group(mesh, index, name)
-    order = facts.orders.get((index, members))
-    if order is None:
-        order = facts.orders[index, members] = _order(ranks, members, name)
-    return Team(size, facts.coordinate[index], group, name, ranks, order)
+    known = facts.groups.get(index)
+    group = None if known is None else _alive(known[0])
+    if known is None or group is None:
+        group, members = _axis_group(mesh, index, name)
+        known = facts.groups[index] = weakref.ref(group), _order(ranks, members, name)
+    return Team(size, facts.coordinate[index], group, name, ranks, known[1])
+
+
+def _alive(known: "weakref.ref[ProcessGroup]") -> ProcessGroup | None:
+    """The group, unless it was destroyed: then the mesh may have been given another one."""
+    group = known()
+    if group is None:
+        return None
+    try:
+        dist.get_process_group_ranks(group)
+    except KeyError:
+        return None
+    return group
 
 
 def mesh_digest(mesh: DeviceMesh) -> str:
@@ -164,8 +177,10 @@ class _MeshFacts:
     sizes: tuple[int, ...]
     coordinate: tuple[int, ...] | None
     axis_ranks: tuple[tuple[int, ...], ...]  # by axis; empty when not in the mesh
-    # ``Team.order`` by axis and the group's ranks: a mesh may be given new groups.
-    orders: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = field(default_factory=dict)
+    # By axis, its group and ``Team.order``.
+    groups: dict[int, tuple["weakref.ref[ProcessGroup]", tuple[int, ...]]] = field(
+        default_factory=dict
+    )
 
 
 # By identity, not by equality: two equal meshes may be asked in processes where one of them was
