@@ -86,7 +86,7 @@ def waited(device: torch.device) -> None:
 
 def ranks_mesh() -> tuple[DeviceMesh, torch.device]:
     """All ranks of the launcher along one axis, and this rank's device: a GPU, or the CPU."""
-    size = Communicator.instance().size()
+    size = dist.get_world_size(Communicator.instance().group)  # made here, for one rank as well
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     mesh = DeviceMesh(kind, list(range(size)), mesh_dim_names=("tp",))
     if kind == "cuda":
