@@ -22,8 +22,8 @@ def _source(tag: str) -> str:
 
 def _use_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runtime is taken from the cache of the test run, wherever a test moves the cache."""
-    runtime = emulate_build._runtime_object()
-    monkeypatch.setattr(emulate_build, "_runtime_object", lambda: runtime)
+    runtime = emulate_build._runtime()
+    monkeypatch.setattr(emulate_build, "_runtime", lambda: runtime)
 
 
 @pytest.fixture
@@ -37,7 +37,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The calls of the compiler since the test began."""
+    """The calls of the compiler since the test began, for kernels only."""
+    _use_runtime(monkeypatch)
     calls: list[list[str]] = []
     run = emulate_build._run
 
