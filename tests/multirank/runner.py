@@ -113,7 +113,8 @@ def _environment(changes: dict[str, str]) -> dict[str, str]:
         if name.startswith("OMPI_MCA_")
         or (not name.startswith((*_LAUNCHERS, "PYTEST_XDIST_")) and name not in _TORCHRUN)
     }
-    path = [str(_TESTS.parent), str(_TESTS), kept.get("PYTHONPATH", "")]
+    started = str(_TESTS / "multirank" / "started")
+    path = [started, str(_TESTS.parent), str(_TESTS), kept.get("PYTHONPATH", "")]
     return {
         **kept,
         "OMP_NUM_THREADS": "1",

@@ -48,8 +48,8 @@ def test_a_job_that_hangs_is_killed_with_its_ranks(tmp_path: Path) -> None:
 def test_a_rank_that_fails_fails_the_test_with_all_output(tmp_path: Path) -> None:
     failing = script(
         tmp_path,
-        "import os, time\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
-        "assert os.environ['OMP_NUM_THREADS'] == '1'\n"
+        "import gc, os, time\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
+        "assert os.environ['OMP_NUM_THREADS'] == '1' and gc.get_threshold()[0] == 100_000\n"
         "print('here is', rank)\ntime.sleep(1.0)\nraise SystemExit(rank * 3)\n",
     )
     with pytest.raises(AssertionError, match="exit 3 from") as failure:
