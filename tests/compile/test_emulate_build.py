@@ -4,13 +4,13 @@ import os
 import re
 import subprocess
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from kernels.emulated import INCLUDE, launch
 
-from thunder_mdfuse import knobs
 from thunder_mdfuse.compile import emulate_build, sources
 from thunder_mdfuse.compile.emulate import build
 from thunder_mdfuse.errors import CompileError
@@ -186,9 +186,20 @@ def test_ptx_stands_where_it_has_a_twin() -> None:
         assert has_ptx == (name in ("platform.cuh", "loose.cuh", "convert.cuh")), name
 
 
-def test_files_are_private() -> None:
-    folder = knobs.cache_root() / "emulator"
+def test_files_are_private(cache: Path) -> None:
     build(_source("private"), "one")
-    for path in folder.iterdir():
+    assert len(list(cache.iterdir())) >= 2
+    for path in cache.iterdir():
         assert path.stat().st_mode & 0o077 == 0, path
-    assert folder.stat().st_uid == os.getuid()
+    assert cache.stat().st_uid == os.getuid()
+
+
+def test_who_comes_to_a_source_together_compiles_it_once(
+    cache: Path, compiled: list[list[str]]
+) -> None:
+    """As ranks do; an open file is locked against others of one process, too."""
+    emulate_build.shared_object(_source("makes the folder"))
+    compiled.clear()
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(lambda _: emulate_build.shared_object(_source("together")), range(4)))
+    assert len(compiled) == len(found) == 1

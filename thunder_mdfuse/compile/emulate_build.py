@@ -8,6 +8,8 @@ flags and this compiler; anything else on disk is a miss.
 """
 
 import atexit
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -16,7 +18,10 @@ import stat
 import subprocess
 import tempfile
 import threading
+import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -84,7 +89,10 @@ def shared_object(source: str) -> Path:
         return found
     with _runtime_lock:
         parts = [str(part) for part in _runtime()]
-    with tempfile.TemporaryDirectory(prefix="mdfuse-") as work:
+    with _turn(key), tempfile.TemporaryDirectory(prefix="mdfuse-") as work:
+        found = _find(f"{key}.so")
+        if found is not None:
+            return found
         text = Path(work) / "kernel.cpp"
         text.write_text(translated, encoding="ascii")
         built = Path(work) / "kernel.so"
@@ -115,6 +123,39 @@ def _part(name: str, suffix: str, flags: tuple[str, ...], others: list[str]) -> 
             version = compiler()[1]
             raise CompileError(f"the emulator's {name} does not compile with {version}:\n{log}")
         return _keep(built, kept)
+
+
+@contextmanager
+def _turn(key: str) -> Iterator[None]:
+    """Ranks come to the same source at the same time: one of them builds it, the others wait.
+
+    This only saves work. Where the cache takes no writes, and after as long as the compiler may
+    take, everybody builds for itself.
+    """
+    folder = knobs.cache_root() / "emulator"
+    handle = None
+    with contextlib.suppress(OSError):
+        # Some sources share a lock, so that there are not as many files as sources.
+        if knobs.flag("MDFUSE_DISK_CACHE") and _is_ours(folder):
+            handle = os.open(folder / f"lock-{key[:2]}", os.O_CREAT | os.O_RDWR, 0o600)
+    if handle is None:
+        yield
+        return
+    try:
+        end = time.monotonic() + _TIMEOUT
+        while not _locked(handle) and time.monotonic() < end:
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _includes() -> list[str]:
