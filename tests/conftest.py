@@ -105,10 +105,15 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache folder for a test run: tests share compiled kernels but never read the user's."""
+    """One cache folder for a test run: tests, those of other workers and those of ranks, share
+    compiled kernels but never read the user's.
+    """
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if given.name.startswith("cache_home") and given.is_dir():
         return given  # of the test that started this one as a rank
-    home = tmp_path_factory.mktemp("cache_home")
+    home = tmp_path_factory.getbasetemp() / "cache_home"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        home = home.parent.parent / "cache_home"
+    home.mkdir(mode=0o700, exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(home)
     return home
