@@ -6,7 +6,10 @@ The exit code is 0 when every rank's result is right.
 import runpy
 import sys
 
+from thunder_mdfuse import knobs
 from thunder_mdfuse.comm.launch import run_as_ranks, under_launcher
+from thunder_mdfuse.comm.launchers import read_launch
+from thunder_mdfuse.demo.complaints import complain
 from thunder_mdfuse.demo.options import RANKS, device_for, parse
 from thunder_mdfuse.errors import MdfuseError
 
@@ -26,10 +29,24 @@ def main(arguments: list[str]) -> int:
     return run_as_ranks("thunder_mdfuse.demo", command, ranks, options.timeout + EXTRA_SECONDS)
 
 
+def agrees_with_launcher(arguments: list[str]) -> bool:
+    """Whether this rank's launcher started as many as were asked for; says so if not."""
+    asked, started = parse(arguments).ranks, read_launch(knobs.launcher_environment()).size
+    if asked in (None, started):
+        return True
+    complain(
+        f"MdfuseError: --ranks {asked} was asked for, but the launcher started {started}; leave "
+        "--ranks out under a launcher"
+    )
+    return False
+
+
 if __name__ == "__main__":
     try:
         if under_launcher():
-            # Thunder takes seconds to import, so only ranks do: the starter has no use for it.
+            if not agrees_with_launcher(sys.argv[1:]):
+                sys.exit(1)
+            # Thunder takes seconds to import, so only ranks do, and only those with work to do.
             runpy.run_module("thunder_mdfuse.demo.rank", run_name="__main__")
         else:
             sys.exit(main(sys.argv[1:]))

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from thunder_mdfuse.comm.communicator import Communicator
 from thunder_mdfuse.comm.launch import started_here
+from thunder_mdfuse.demo.complaints import complain
 from thunder_mdfuse.demo.layer import DTYPE, faults, make_inputs, make_mlp
 from thunder_mdfuse.demo.options import Sizes, device_for, parse, sizes_for
 from thunder_mdfuse.errors import MdfuseError
@@ -62,20 +63,13 @@ def main(arguments: Sequence[str]) -> int:
         mesh = _make_mesh(options)
         wrong = _show(_console(), mesh, sizes_for(options, mesh.device_type))
     except MdfuseError as e:
-        _complain(f"{type(e).__name__}: {e}")
+        complain(f"{type(e).__name__}: {e}")
         return 1
     for line in wrong:
-        _complain(f"wrong: {line}")
+        complain(f"wrong: {line}")
     code = _worst(int(bool(wrong)), dist.ReduceOp.MAX)
     faulthandler.cancel_dump_traceback_later()
     return code
-
-
-def _complain(text: str) -> None:
-    """Say what went wrong on this rank, with its number unless the starter writes that."""
-    rank = Communicator.instance().rank()
-    who = "" if rank and started_here() else f"rank {rank}: "
-    print(f"{who}{text}", file=sys.stderr, flush=True)
 
 
 def _console() -> Console:
@@ -93,11 +87,6 @@ def _console() -> Console:
 def _make_mesh(options: argparse.Namespace) -> DeviceMesh:
     """The mesh of all ranks, with the one axis tp."""
     communicator = Communicator.instance()
-    if options.ranks not in (None, communicator.size()):
-        raise MdfuseError(
-            f"--ranks {options.ranks} was asked for, but the launcher started "
-            f"{communicator.size()}; leave --ranks out under a launcher"
-        )
     assert communicator.group is not None  # made here
     local = communicator.local_size()
     # Hosts may differ; the work goes to the GPUs when all ranks have one.
