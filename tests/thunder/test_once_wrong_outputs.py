@@ -170,3 +170,27 @@ def test_nll_loss_ignores_what_torch_does(reduction: str, gradient: bool) -> Non
         (mine,) = torch.autograd.grad(found.sum(), x)
         (theirs,) = torch.autograd.grad(right.sum(), x)
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("given", [(3, 2, 1), (2,), (3, 1, 1, 2)])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_maxima_of_windows(given: tuple[Any, ...], dims: int) -> None:
+    """Padding counts as minus infinity, which Thunder's convolution with ones and zeros, where
+    torch's kernel is not taken, makes NaN of.
+    """
+    pool = getattr(F, f"max_pool{dims}d")
+    function = lambda x: pool(x * 2.0, *given) + 1.0
+    x = torch.randn(2, 3, *[9] * dims, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(jit(function)(x), function(x))
+    leaves = [x.clone().requires_grad_() for _ in range(2)]
+    for leaf, call in zip(leaves, (jit(function), function), strict=True):
+        call(leaf).cos().sum().backward()
+    torch.testing.assert_close(leaves[0].grad, leaves[1].grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_product_is_rounded_once_with_what_it_is_added_to(dtype: torch.dtype) -> None:
+    a, b, c = (torch.randn(2, 8, 8, dtype=dtype) for _ in range(3))
+    function = lambda a, b, c: torch.baddbmm(a * 2.0, b, c, beta=0.5) * 2.0
+    assert torch.equal(jit(function)(a, b, c), function(a, b, c))

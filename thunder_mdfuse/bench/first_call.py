@@ -8,7 +8,6 @@ Each of the four is a process of its own, timed from the model on: imports are n
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,14 +15,15 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import thunder
 import torch
 from torch import nn
 
+from thunder_mdfuse import knobs
 from thunder_mdfuse.bench.environment import environment
 from thunder_mdfuse.bench.llama import Config, Llama, tensor_parallel
 from thunder_mdfuse.bench.measure import ranks_mesh, waited
 from thunder_mdfuse.thunder.executor import mdfuse_executor
+from thunder_mdfuse.thunder.frontend import jit, stock
 
 SECONDS = 1200.0  # that one process is waited for
 # The kind of run, and the others that must have ended before it.
@@ -46,15 +46,16 @@ def first_call(kind: str, config: Config) -> float:
     torch.nn.functional.linear(torch.ones(1, 1, device=device), torch.ones(1, 1, device=device))
     waited(device)
     begin = time.perf_counter()
-    executors = {} if kind == "stock" else {"executors": [mdfuse_executor]}
-    thunder.jit(model, **executors)(*given).backward()
+    jitted = stock(model) if kind == "stock" else jit(model, [mdfuse_executor.name])
+    jitted(*given).backward()
     waited(device)
     return time.perf_counter() - begin
 
 
 def _start(kind: str, layers: int, cache: Path) -> Process:
     command = [sys.executable, "-m", __spec__.name, "--layers", str(layers), "--only", kind]
-    env = {**os.environ, "XDG_CACHE_HOME": str(cache / ("dtensor" if kind == "dtensor" else ""))}
+    folder = cache / ("dtensor" if kind == "dtensor" else "")
+    env = knobs.child_environment(XDG_CACHE_HOME=str(folder))
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 
 

@@ -24,7 +24,7 @@ from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder import operators as op
 from thunder_mdfuse.thunder.dtensor_twins import PLACE, inside, is_twin
 from thunder_mdfuse.thunder.reasons import Reason
-from thunder_mdfuse.thunder.unclaimed import UNCLAIMED, UNCLAIMED_BY_NAME
+from thunder_mdfuse.thunder.unclaimed import UNCLAIMED, UNCLAIMED_BY_NAME, WHOLE
 from thunder_mdfuse.thunder.values import dtype_of, is_bool_with_int
 
 Check = Callable[[BoundSymbol], Reason | None]
@@ -321,7 +321,7 @@ def refusal(bsym: BoundSymbol) -> Reason | None:
         return Reason(f"{bsym.sym.name} is a fusion already")
     if is_twin(bsym):
         return twin_refusal(bsym) or _OTHER_HALF
-    found = _inner_refusal(bsym)
+    found = WHOLE.get(bsym.sym.name) or _inner_refusal(bsym)
     if found is None and _writes_its_own(bsym, set()):
         return Reason(
             f"{bsym.sym.name} writes in place to a tensor that it makes; a region writes to its "

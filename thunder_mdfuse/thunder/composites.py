@@ -4,7 +4,8 @@
 ``relu`` has a symbol of its own, because ``where(x > 0, x, 0)`` loses NaN. Softmax and the norms
 return contiguous tensors whatever the layout of their input, which their decomposition into
 elementwise operations does not. ``logsumexp`` of integers is of floats; Thunder's subtracts the
-maximum as an integer, which wraps.
+maximum as an integer, which wraps. ``max_pool1d`` is ``max_pool2d`` of one row, whose gradient is
+torch's; Thunder's own goes through a convolution that makes NaN of the padding.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from thunder.torch.langctx import register_method
 from torch.nn._reduction import legacy_get_string
 
 RELU = "mdfuse_relu"
+_MAX_POOL1D: Callable[..., Any] = ltorch.max_pool1d
+_MAX_POOL2D: Callable[..., Any] = ltorch.max_pool2d
 
 
 def register_composites(executor: FusionExecutor) -> None:
@@ -45,6 +48,47 @@ def register_composites(executor: FusionExecutor) -> None:
             executor._lookasides[function] = _dense_door(original)
     for function in (torch.logsumexp, torch.Tensor.logsumexp, _methods["logsumexp"]):
         executor._lookasides[function] = _logsumexp
+    pools: dict[Any, Callable[..., Any]] = {
+        F.max_pool1d: _max_pool1d,
+        torch.max_pool1d: _max_pool1d,
+        F.max_pool2d: _pool_door(_MAX_POOL2D),
+        torch.max_pool2d: _pool_door(_MAX_POOL2D),
+        F.max_pool3d: _pool_door(ltorch.max_pool3d),
+        torch.max_pool3d: _pool_door(ltorch.max_pool3d),
+    }
+    executor._lookasides.update(pools)
+
+
+def _pool_door(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A gradient needs the stride by number, where torch means the window's size by None."""
+
+    def door(a: Any, kernel_size: Any, stride: Any = None, *rest: Any, **more: Any) -> Any:
+        return original(a, kernel_size, kernel_size if stride is None else stride, *rest, **more)
+
+    return door
+
+
+def _one(given: Any) -> Any:
+    """A number, as it is or alone in a list."""
+    return given[0] if isinstance(given, tuple | list) else given
+
+
+def _max_pool1d(
+    x: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    more = {"ceil_mode": ceil_mode, "return_indices": return_indices}
+    if type(x) is not TensorProxy or ceil_mode or return_indices:
+        return _MAX_POOL1D(x, kernel_size, stride, padding, dilation, **more)
+    window = _one(kernel_size)
+    step = window if stride is None else _one(stride)
+    shape = (1, window), (1, step), (0, _one(padding)), (1, _one(dilation))
+    return ltorch.squeeze(_MAX_POOL2D(ltorch.unsqueeze(x, -2), *shape, **more), -2)
 
 
 def _relu_meta(a: TensorProxy) -> TensorProxy:

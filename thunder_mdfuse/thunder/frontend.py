@@ -28,6 +28,11 @@ def jit(function: Callable[..., Any], executors: Sequence[str], **options: Any) 
     return thunder.jit(function, executors=found, **options)
 
 
+def stock(function: Callable[..., Any]) -> Any:
+    """``thunder.jit`` of ``function`` with what Thunder has by itself, as most users run it."""
+    return thunder.jit(function)
+
+
 def regions(jitted: Any) -> list[FusionCall]:
     """The regions of a jitted function's last forward trace that have been called, in order."""
     context = thunder.last_traces(jitted)[-1].python_ctx()

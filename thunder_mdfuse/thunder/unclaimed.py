@@ -45,3 +45,11 @@ UNCLAIMED: dict[Hashable, Reason] = {
 UNCLAIMED_BY_NAME = {
     id.name.lower(): reason for id, reason in UNCLAIMED.items() if isinstance(id, PrimIDs)
 }
+
+# Functions, by name, that are composed of what a region takes, and that torch has a kernel for that
+# computes something better: Thunder's pooling is a convolution with ones and zeros, where an
+# infinity that pads becomes NaN; its baddbmm rounds the product before it is added.
+WHOLE = {
+    **{f"max_pool{n}d": Reason(f"max_pool{n}d: torch's kernel is taken") for n in (1, 2, 3)},
+    "baddbmm": Reason("baddbmm: torch's kernel is taken, which rounds once"),
+}
