@@ -270,3 +270,9 @@ def test_reports_count_bytes() -> None:
     assert (kernel.kind, kernel.name) == ("kernel", "kernel0")
     assert (kernel.bytes_read, kernel.bytes_written) == (2 * 6 * 64 * 4, (6 * 64 + 6) * 4)
     assert kernel.ops == ("add", "sum")
+
+
+def test_a_sparse_input_is_refused() -> None:
+    x, y = pair(6, 64)
+    with pytest.raises(ProgramError, match="an input is sparse_coo, .* make it dense"):
+        make(SUM).run([x.to_sparse(), y])

@@ -95,7 +95,10 @@ class Executable:
         inputs that do not fit the fusion, ``CommError`` when ranks disagree.
         """
         coordinate = None if device_mesh is None else mesh_coordinate(device_mesh)
-        key = (*map(_input_key, inputs), coordinate, _modes())
+        try:
+            key = (*map(_input_key, inputs), coordinate, _modes())
+        except RuntimeError as e:
+            raise ProgramError(f"{self.name}: {_without_memory(inputs)}") from e
         if shapes is not None:
             key = (*key, tuple(map(_shape_key, shapes)))
         entry = self._entries.get(key)
@@ -294,6 +297,15 @@ def _input_key(value: Value) -> object:
     if not isinstance(value, torch.Tensor):
         return type(value)
     return value.shape, value.stride(), value.dtype, value.device, _alignment(value)
+
+
+def _without_memory(inputs: Sequence[Value]) -> str:
+    kinds = [v.layout for v in inputs if isinstance(v, torch.Tensor)]
+    found = next((kind for kind in kinds if kind is not torch.strided), "without memory")
+    return (
+        f"an input is {str(found).removeprefix('torch.')}, and regions are for tensors with strides "
+        "and memory; make it dense (to_dense) before the jitted function"
+    )
 
 
 def _alignment(tensor: torch.Tensor) -> int:

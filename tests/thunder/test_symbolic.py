@@ -8,8 +8,9 @@ import thunder
 import torch
 import torch.nn.functional as F
 from against_eager import jit, leaves, regions, run, same
+from thunder.core.options import DebugOptions
 
-from thunder_mdfuse import explain
+from thunder_mdfuse import explain, mdfuse_executor
 from thunder_mdfuse.errors import IRError
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'symbolic values' cache option:UserWarning")
@@ -110,3 +111,43 @@ def test_an_int_in_a_shape_is_known() -> None:
     for n in (2, 4, 8, 2):
         x = randn(8, 3)
         torch.testing.assert_close(jitted(x, n), function(x, n))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, d: (a * d).sum(d),
+        lambda a, d: torch.softmax(a * 2, d),
+        lambda a, d: torch.cat([a, a * 2], d),
+        lambda a, d: a.transpose(0, d) * 2,
+        lambda a, d: a.unsqueeze(d) * 2,
+        lambda a, d: a.narrow(1, d - 1, 1) * 2,
+        lambda a, d: a.select(d, 0) * 2,
+        lambda a, d: a.cumsum(d) * 2,
+        lambda a, d: a.flip(d) * 2,
+        lambda a, d: a.var(d) * 2,
+        lambda a, d: (a * 2).amax(d),
+        lambda a, d: a[:, :d] * 2,
+        lambda a, d: a.repeat(1, 1, d) * 2,
+    ],
+)
+def test_a_dim_that_is_an_argument(function: Callable[..., torch.Tensor]) -> None:
+    """One trace for all of its values: none may be taken for good."""
+    jitted = thunder.jit(function, executors=[mdfuse_executor], cache="symbolic values")
+    a = torch.randn(2, 3, 4)
+    for d in (1, 2):
+        torch.testing.assert_close(jitted(a, d), function(a, d))
+    assert thunder.cache_misses(jitted) == 1
+
+
+def test_the_trace_shows_where_sizes_come_from() -> None:
+    function = lambda t, n: (t * 2).reshape(n, -1).sum(-1)
+    jitted = thunder.jit(
+        function,
+        executors=[mdfuse_executor],
+        cache="symbolic values",
+        debug_options=DebugOptions(check_traces=True),
+    )
+    a = torch.randn(4, 8, 6)
+    for n in (32, 16):
+        torch.testing.assert_close(jitted(a, n), function(a, n))

@@ -7,10 +7,12 @@ asks. Checks look at proxies only and are cheap: Thunder asks several hundred ti
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
@@ -270,7 +272,32 @@ def leaf_refusal(bsym: BoundSymbol) -> Reason | None:
     if len(kinds) > 1:
         return Reason(f"{bsym.sym.name}: an i8 tensor beside a bool tensor with an int")
     found = _placement_refusal(bsym, tensors) or _device_refusal(bsym, tensors)
+    found = found or _dim_refusal(bsym)
     return found or (claim.check(bsym) if claim.check else None)
+
+
+# Symbols whose numbers say which dims are meant, or how many: by these a trace has its form.
+_BY_DIM = {
+    *(PrimIDs.SUM, PrimIDs.PROD, PrimIDs.AMAX, PrimIDs.AMIN, PrimIDs.ARGMAX, PrimIDs.ARGMIN),
+    *(PrimIDs.VAR, PrimIDs.VAR_MEAN, PrimIDs.STD, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.FLIP),
+    *(PrimIDs.CAT, PrimIDs.UNFOLD, PrimIDs.STRIDE_ORDER, PrimIDs.TOPK, PrimIDs.SORT, PrimIDs.TAKE),
+    *(PrimIDs.TAKE_ALONG_AXIS, PrimIDs.GATHER, PrimIDs.SCATTER, PrimIDs.SCATTER_ADD),
+    *(PrimIDs.INDEX_ADD, PrimIDs.INDEX_COPY),
+    *("torch.unsqueeze", "torch.cumsum", "torch.cumprod", "torch.argsort"),
+}
+
+
+def _dim_refusal(bsym: BoundSymbol) -> Reason | None:
+    """For a dim that may be another in the next call under symbolic values."""
+    given: tuple[Any, ...] = ()
+    if bsym.sym.id in _BY_DIM:
+        given = (bsym.args, bsym.kwargs)
+    elif bsym.sym.id is PrimIDs.BROADCAST_IN_DIM:
+        given = (bsym.args[2:], bsym.kwargs)
+    for p in tree_flatten(given)[0]:
+        if isinstance(p, NumberProxy) and not p.is_static_constrained():
+            return Reason(f"{bsym.sym.name}: the dim {p.name} may be another in the next call")
+    return None
 
 
 def _placement_refusal(bsym: BoundSymbol, tensors: list[TensorProxy]) -> Reason | None:
@@ -340,13 +367,32 @@ def twin_refusal(bsym: BoundSymbol) -> Reason | None:
 
 def _inner_refusal(bsym: BoundSymbol) -> Reason | None:
     found = leaf_refusal(bsym)
-    if found is None or not bsym.subsymbols:
+    if found is None or not bsym.subsymbols or _dim_refusal(bsym):
         return found
+    lost = _lost_number(bsym)
+    if lost is not None:
+        return Reason(
+            f"{bsym.sym.name}: what it is composed of has {lost} for good, which may be another "
+            "number in the next call"
+        )
     for inner in bsym.subsymbols:
         inside = _inner_refusal(inner)
         if inside is not None:
             return inside
     return None
+
+
+def _lost_number(bsym: BoundSymbol) -> str | None:
+    """A number among the arguments that nothing inside reads: Thunder took its value."""
+    given = [
+        p.name
+        for p in bsym.flat_proxy_args
+        if isinstance(p, NumberProxy) and not p.is_static_constrained()
+    ]
+    if not given:
+        return None
+    read = {p.name for inner in bsym.subsymbols for p in inner.flat_proxy_args}
+    return next((name for name in given if name not in read), None)
 
 
 def _writes_its_own(bsym: BoundSymbol, made: set[str]) -> bool:

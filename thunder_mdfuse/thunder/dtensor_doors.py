@@ -47,7 +47,8 @@ def open_doors(executor: FusionExecutor) -> None:
         module = str(getattr(function, "__module__", ""))
         plain = _dispatched(function, found) or found
         stocked = str(getattr(plain, "id", "")).startswith("dtensor.")
-        if not stocked and not module.startswith(_OPAQUE):
+        opaque = module.startswith(_OPAQUE) or isinstance(function, torch._ops.HigherOrderOperator)
+        if not stocked and not opaque:
             doors[function] = _door(executor, function, plain, doors.get(function))
     for name, method in list(_methods.items()):
         function = getattr(torch.Tensor, name, None)

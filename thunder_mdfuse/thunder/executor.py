@@ -140,8 +140,10 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         inputs = rg.inputs_of(flat)
         name = f"{NAME}{fusion_counter}"
         call = FusionCall(name, flat, inputs, outputs, option("mdfuse_keep_inputs"))
+        # Who reads the trace is shown, and Thunder's checks of it find, where sizes come from.
+        shown = rg.with_sizes(flat, inputs)
         bsym = self.register_temporary_operation(
-            name, call, inputs=inputs, outputs=outputs, bsyms=flat
+            name, call, inputs=inputs, outputs=outputs, bsyms=shown
         )
         if any(BoundSymbolTag.BACKWARD in b.tags for b in flat):
             bsym.tags.add(BoundSymbolTag.BACKWARD)

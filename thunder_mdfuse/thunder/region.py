@@ -111,6 +111,27 @@ def without_dead_regions(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
     return kept[::-1]
 
 
+def with_sizes(bsyms: Sequence[BoundSymbol], inputs: Sequence[Proxy]) -> list[BoundSymbol]:
+    """``bsyms``, each size that one of them reads made by a ``prims.shape`` before it."""
+    read = {p.name for b in bsyms for p in b.flat_proxy_args if isinstance(p, NumberProxy)}
+    read -= {p.name for p in inputs} | {p.name for b in bsyms for p in b.flat_proxy_outs}
+    found: list[BoundSymbol] = []
+
+    def show(p: Proxy) -> None:
+        names = set(_dim_names(p))
+        if names & read:
+            found.append(prims.shape.bind(p, output=tuple(p._shape)))
+            read.difference_update(names)
+
+    for p in inputs:
+        show(p)
+    for bsym in bsyms:
+        found.append(bsym)
+        for p in bsym.flat_proxy_outs:
+            show(p)
+    return found
+
+
 def _dim_names(p: Any) -> list[str]:
     if not isinstance(p, TensorProxy):
         return []

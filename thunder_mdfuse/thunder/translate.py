@@ -8,9 +8,11 @@ region does not return.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 
@@ -26,7 +28,7 @@ from thunder_mdfuse.sharding.propagate import propagate
 from thunder_mdfuse.sharding.reshard import reshard
 from thunder_mdfuse.thunder.claims import CLAIMS
 from thunder_mdfuse.thunder.dtensor_twins import PLACE
-from thunder_mdfuse.thunder.values import Values, is_bool_with_int, known_dtype
+from thunder_mdfuse.thunder.values import NumberNeeded, Values, is_bool_with_int, known_dtype
 
 Given = TensorType | ScalarType | bool | int | float | complex
 
@@ -155,12 +157,20 @@ def _translate_symbol(v: Values, bsym: BoundSymbol, pins: Mapping[str, Placement
     v.begin(outs, tuple(pins.get(name) for name in names))
     build = CLAIMS[bsym.sym.id].build
     assert build is not None, f"{bsym.sym.name} was not rewritten before its translation"
-    found = build(v, *bsym.args, **bsym.kwargs)
+    args, kwargs = tree_map(v.settled, (bsym.args, bsym.kwargs))
+    found = build(v, *args, **kwargs)
+    numbers = {p.name for p in tree_flatten((args, kwargs))[0] if _may_change(p)}
+    for name in sorted(numbers - v.read):  # as a dim: its value went into an attribute
+        raise NumberNeeded(name)
     results = (found,) if isinstance(found, Use) or not isinstance(found, Sequence) else found
     for out, value in zip(outs, results, strict=True):
         if isinstance(out, TensorProxy) and isinstance(value, Use):
             _check(bsym, out, v.type(value))
         v.bind(out, value)
+
+
+def _may_change(x: Any) -> bool:
+    return isinstance(x, NumberProxy) and not x.is_static_constrained()
 
 
 def _check(bsym: BoundSymbol, proxy: TensorProxy, found: TensorType | ScalarType) -> None:

@@ -132,12 +132,14 @@ class Values:
         self.pins: tuple[Placements | None, ...] = ()
         self.writes: list[tuple[str, Use, Use]] = []
         self.guards: dict[Guard, None] = {}
+        self.read: set[str] = set()  # names that the present symbol's builder has asked for
         self.draws = 0
         self.drawn: Use | None = None  # the last that torch's generator gave
 
     def begin(self, outs: tuple[Any, ...], pins: tuple[Placements | None, ...]) -> None:
         """Start on a symbol with flat outputs ``outs``; ``pins``: their placements on a mesh."""
         self.outs, self.pins = outs, pins
+        self.read.clear()
 
     def bind(self, proxy: Any, value: Use | Size) -> None:
         """Let ``proxy``'s name, and those of its dims, stand for ``value`` from now on."""
@@ -160,6 +162,7 @@ class Values:
         if isinstance(x, NumberProxy) and x.name not in self.env and x.is_static_constrained():
             x = x.value
         if isinstance(x, Proxy):
+            self.read.add(x.name)
             found = self.env.get(x.name)
             if found is None:
                 raise IRError(f"{x.name} is used in a region that neither computes nor is given it")
@@ -250,6 +253,15 @@ class Values:
         if not isinstance(found, Use) or self.builder.nodes[found.node].op != "const":
             return None
         return number(self.builder.nodes[found.node].attrs)  # type: ignore[arg-type]
+
+    def settled(self, x: Any) -> Any:
+        """An argument as it is, but numbers that are known now as numbers: Thunder's may still be
+        that of another call.
+        """
+        if not isinstance(x, NumberProxy) or x.name not in self.env:
+            return x
+        known = self.known_number(self.env[x.name])
+        return x if known is None else known
 
     def aligned(self, args: Sequence[Any]) -> tuple[Use, ...]:
         """Operands of one shape: Thunder leaves 0-dim CPU tensors as they are, like numbers."""
