@@ -274,5 +274,5 @@ def test_reports_count_bytes() -> None:
 
 def test_a_sparse_input_is_refused() -> None:
     x, y = pair(6, 64)
-    with pytest.raises(ProgramError, match="an input is sparse_coo, .* make it dense"):
+    with pytest.raises(ProgramError, match=r"an input is sparse_coo, .* make it dense"):
         make(SUM).run([x.to_sparse(), y])

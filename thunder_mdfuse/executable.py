@@ -303,8 +303,8 @@ def _without_memory(inputs: Sequence[Value]) -> str:
     kinds = [v.layout for v in inputs if isinstance(v, torch.Tensor)]
     found = next((kind for kind in kinds if kind is not torch.strided), "without memory")
     return (
-        f"an input is {str(found).removeprefix('torch.')}, and regions are for tensors with strides "
-        "and memory; make it dense (to_dense) before the jitted function"
+        f"an input is {str(found).removeprefix('torch.')}, and regions are for tensors with "
+        "strides and memory; make it dense (to_dense) before the jitted function"
     )
 
 

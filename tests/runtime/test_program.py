@@ -144,6 +144,25 @@ def test_a_collective_goes_through_what_is_given() -> None:
     assert team.events == ["start all_reduce over tp in place alone", "wait"]
 
 
+@pytest.mark.parametrize("later", ["%4", "%1"], ids=["alone", "read afterwards"])
+def test_a_collective_of_a_view_of_a_product(later: str) -> None:
+    text = f"""
+    local mesh[tp=2] digest d
+    %0 = input(position=0) : f32[16, 16]
+    %1 = linear(%0, %0) : f32[16, 16]
+    %2 = reshape(%1; shape=(4, 4, 16)) : f32[4, 4, 16]
+    %3 = all_reduce(%2; team='tp', ranks=2, op='sum') : f32[4, 4, 16]
+    %4 = wait(%3) : f32[4, 4, 16]
+    %5 = tanh({later}) : f32[{"4, 4" if later == "%4" else "16"}, 16]
+    return %5, %4
+    """
+    x, team = torch.randn(16, 16), Doubling()
+    found, reduced = bind(text, {"@tp": 0}).run([x], team)  # type: ignore[arg-type]
+    torch.testing.assert_close(reduced, (x @ x.t()).view(4, 4, 16) * 2)
+    torch.testing.assert_close(found, (reduced if later == "%4" else x @ x.t()).tanh())
+    assert (" in place" in team.events[0]) == (later == "%4")
+
+
 def test_two_collectives_leave_what_both_read() -> None:
     started = "%2 = all_reduce(%1; team='tp', ranks=2, op='sum') : f32[8, 16]"
     again = started.replace("%2", "%3").replace("sum", "max")

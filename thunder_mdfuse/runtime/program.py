@@ -129,8 +129,8 @@ class BoundProgram:
         return released
 
     def _is_own(self, use: Use) -> bool:
-        """Whether ``use`` is all of a storage that this program allocates in each call, and that
-        one collective reads: one that was started before may be reading still.
+        """Whether ``use`` owns a storage that this program allocates in each call, and that one
+        collective reads: one that was started before may be reading still.
         """
         started = [
             self.plan.fusion.nodes[s.node].args[0] for s in self.plan.steps if s.kind == "start"
@@ -138,8 +138,7 @@ class BoundProgram:
         if [self._places[u].base for u in started].count(use) > 1:
             return False
         fresh = {b.value for s in self.plan.steps if s.kernel for b in s.kernel.buffers if b.fresh}
-        place = self._places[use]
-        return place.whole and (use in fresh or self.plan.fusion.nodes[use.node].op in PRODUCTS)
+        return use in fresh or self.plan.fusion.nodes[use.node].op in PRODUCTS
 
     def _kernel(self, text: KernelText) -> Action:
         if self.backend == "cuda":
@@ -190,7 +189,8 @@ class BoundProgram:
         waits = after.kind == "wait" and (
             self.plan.fusion.nodes[after.node].args[0].node == self.plan.steps[i].node
         )
-        return Terms(operand in released and self._is_own(operand), not waits)
+        base = self._places[operand].base  # a view of what nobody reads later is as good
+        return Terms(base in released and self._is_own(base), not waits)
 
     def _start(self, node_number: int, terms: Terms) -> Action:
         node = self.plan.fusion.nodes[node_number]
