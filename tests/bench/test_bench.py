@@ -1,6 +1,8 @@
 """The benchmark measures what it says: right providers pass its checks, wrong ones do not."""
 
 import json
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from thunder_mdfuse.bench import dtensor_host, environment, tensor_parallel, training
+from thunder_mdfuse.bench import dtensor_host, environment, first_call, tensor_parallel, training
 from thunder_mdfuse.bench import functions as fn
 from thunder_mdfuse.bench.__main__ import main
 from thunder_mdfuse.bench.cases import as_tuple, error, prepared
@@ -106,6 +108,44 @@ def test_what_needs_ranks_says_so(module: Any, capsys: pytest.CaptureFixture[str
             module.main(arguments)
         assert ended.value.code == code
     assert "torchrun --nproc-per-node 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_warm_first_call_comes_after_the_cold_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, together: bool
+) -> None:
+    """Its disk cache is the one that the cold one filled; stock Thunder and DTensors have no part
+    in that.
+    """
+    said = "import os, sys; p = os.environ['XDG_CACHE_HOME'] + '/seen'; print(os.path.exists(p)); "
+    said += "open(p, 'a').close(); print(len(sys.argv[1]))"
+    started: list[str] = []
+
+    def start(kind: str, layers: int, cache: Path) -> first_call.Process:
+        assert layers == 3
+        (cache / "dtensor").mkdir(exist_ok=True)
+        folder = cache / "dtensor" if kind in ("dtensor", "stock") else cache
+        started.append(f"{kind} {(folder / 'seen').exists()}")
+        env = {"XDG_CACHE_HOME": str(folder)}
+        return subprocess.Popen(
+            [sys.executable, "-c", said, kind], stdout=subprocess.PIPE, text=True, env=env
+        )
+
+    monkeypatch.setattr(first_call, "_start", start)
+    found = first_call.run(3, together)
+    assert found == {"stock": 5, "cold": 4, "warm": 4, "dtensor": 7}
+    assert "warm True" in started and "cold False" in started
+    monkeypatch.setattr(first_call, "run", lambda layers, together: found)
+    assert first_call.main(["--layers", "3", "--json", str(tmp_path / "x.json")]) == 0
+    assert json.loads((tmp_path / "x.json").read_text())["seconds"] == found
+
+
+def test_a_first_call_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = [sys.executable, "-c", "raise SystemExit(3)"]
+    start = lambda *_: subprocess.Popen(failing, stdout=subprocess.PIPE, text=True)
+    monkeypatch.setattr(first_call, "_start", start)
+    with pytest.raises(SystemExit, match="ended with exit code 3"):
+        first_call.run(1, False)
 
 
 def test_nvfusers_version_is_that_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
