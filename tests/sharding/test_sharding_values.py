@@ -1,11 +1,14 @@
 """Particular programs on simulated meshes, against torch on the full tensors."""
 
+import math
+import re
 import time
 
 import pytest
 import torch
 from sharding.simulated import assemble, coordinates, distribute, evaluate, run
 
+from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.ops import row
 from thunder_mdfuse.ir.text import parse, render
 from thunder_mdfuse.ir.verify import verify
@@ -166,6 +169,70 @@ def test_local_tensors_in_and_out():
     local, whole = results(text, x)
     assert all(torch.equal(part, -2 * x.sum(0)) for part in local.values())
     assert torch.equal(whole, torch.cat([x, x]))
+
+
+# By what is added: plain tensors, plain tensors in a wider dtype, and three of them where what lies
+# between is rounded; then where something else reads one of them, or only one is widened.
+PLAIN_SUMS = {
+    "plain": ("%8 = add(%6, %7) : f32[8, 4]\nreturn %8", 1, "f32"),
+    "wide": (
+        "%8 = cast(%6; dtype=f64) : f64[8, 4]\n%9 = cast(%7; dtype=f64) : f64[8, 4]\n"
+        "%10 = sub(%8, %9) : f64[8, 4]\nreturn %10",
+        1,
+        "f32",
+    ),
+    "three": (
+        "%8 = cast(%6; dtype=f64) : f64[8, 4]\n%9 = cast(%7; dtype=f64) : f64[8, 4]\n"
+        "%10 = add(%8, %9) : f64[8, 4]\n%11 = cast(%10; dtype=f32) : f32[8, 4]\n"
+        "%12 = cast(%11; dtype=f64) : f64[8, 4]\n%13 = cast(%6.; dtype=f64) : f64[8, 4]\n"
+        "%14 = add(%12, %13) : f64[8, 4]\nreturn %14",
+        1,
+        "f32",
+    ),
+    "read": ("%8 = add(%6, %7) : f32[8, 4]\n%9 = mul(%6, %8) : f32[8, 4]\nreturn %9", 2, "f32"),
+    "left": ("%8 = add(%6, %7) : f32[8, 4]\nreturn %8, %7", 2, "f32"),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN_SUMS)
+def test_plain_sums_are_added_before_they_are_reduced(name):
+    rest, collectives, sent = PLAIN_SUMS[name]
+    third = name == "three"
+    more = """
+        %20 = input(position=2) : f32[8, 6, 4] @ [Shard(1)]
+        %21 = sum(%20; dims=[1]) : f32[8, 4] @ [Partial(sum)]
+        %23 = reshard(%21; placements=[Replicate]) : f32[8, 4] @ [Replicate]
+        %22 = to_local(%23; shape=[8, 4]) : f32[8, 4]"""
+    text = f"""global mesh[tp=2]
+        %0 = input(position=0) : f32[8, 6, 4] @ [Shard(1)]
+        %1 = input(position=1) : f32[8, 6, 4] @ [Shard(1)]{more if third else ""}
+        %2 = sum(%0; dims=[1]) : f32[8, 4] @ [Partial(sum)]
+        %3 = sum(%1; dims=[1]) : f32[8, 4] @ [Partial(sum)]
+        %4 = reshard(%2; placements=[Replicate]) : f32[8, 4] @ [Replicate]
+        %5 = reshard(%3; placements=[Replicate]) : f32[8, 4] @ [Replicate]
+        %6 = to_local(%4; shape=[8, 4]) : f32[8, 4]
+        %7 = to_local(%5; shape=[8, 4]) : f32[8, 4]
+        {rest.replace("%6.", "%22")}"""
+    names = list(dict.fromkeys(re.findall(r"^ *(%\d+) =", text, re.MULTILINE)))
+    for number, old in enumerate(names):
+        text = re.sub(rf"{old}\b", f"@{number}", text)
+    text = re.sub(r"@(\d)", r"%\1", text)
+    given = [whole_numbers(8, 6, 4).float() * (i + 1) for i in range(2 + third)]
+    x, y = (g.sum(1) for g in given[:2])
+    wanted = {
+        "plain": x + y,
+        "wide": (x - y).double(),
+        "three": (x + y).double() + given[-1].sum(1),
+        "read": x * (x + y),
+        "left": x + y,
+    }[name]
+    found = results(text, *given)[0]
+    assert all(torch.equal(part, wanted) for part in found.values())
+    local = localize(reshard(propagate(parse(text))))
+    starts = [i for i, n in enumerate(local.nodes) if n.op == "all_reduce"]
+    # Small ones that are not added are sent together.
+    values = sum(math.prod(local.tensor(Use(i)).shape) for i in starts) // 32
+    assert values == collectives and str(local.tensor(Use(starts[0])).dtype) == sent
 
 
 def test_a_large_mesh_is_planned_in_a_second():

@@ -194,3 +194,21 @@ def test_a_product_is_rounded_once_with_what_it_is_added_to(dtype: torch.dtype) 
     a, b, c = (torch.randn(2, 8, 8, dtype=dtype) for _ in range(3))
     function = lambda a, b, c: torch.baddbmm(a * 2.0, b, c, beta=0.5) * 2.0
     assert torch.equal(jit(function)(a, b, c), function(a, b, c))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: (a.detach(), a * 2),
+        lambda a: (lambda t: (t, t.detach(), t * 2))(a.exp()),
+        lambda a: (a.contiguous(), a * 2),
+    ],
+)
+def test_an_input_that_is_an_output_has_its_own_gradient(function: Callable[..., Any]) -> None:
+    found = []
+    for call in (jit(function), function):
+        a = torch.tensor([0.1, 0.2, 0.3], requires_grad=True)
+        first, *rest = call(a)
+        (first * rest[-1]).sum().backward()
+        found.append(a.grad)
+    torch.testing.assert_close(*found)

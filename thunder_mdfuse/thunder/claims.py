@@ -11,7 +11,7 @@ from typing import Any
 
 from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.proxies import IntegerProxy, NumberProxy, TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
@@ -297,6 +297,12 @@ def _dim_refusal(bsym: BoundSymbol) -> Reason | None:
     for p in tree_flatten(given)[0]:
         if isinstance(p, NumberProxy) and not p.is_static_constrained():
             return Reason(f"{bsym.sym.name}: the dim {p.name} may be another in the next call")
+    if bsym.sym.id == "torch.Tensor.expand":
+        # What it makes has names of its own for sizes that are no tensor's.
+        made = {d.name for d in bsym.output._shape if isinstance(d, NumberProxy)}
+        number = _deciding_number(bsym)
+        if number is not None and number not in made:
+            return Reason(f"{bsym.sym.name}: its size {number} is no tensor's")
     return None
 
 
@@ -369,10 +375,10 @@ def _inner_refusal(bsym: BoundSymbol) -> Reason | None:
     found = leaf_refusal(bsym)
     if found is None or not bsym.subsymbols or _dim_refusal(bsym):
         return found
-    lost = _lost_number(bsym)
-    if lost is not None:
+    number = _deciding_number(bsym)
+    if number is not None:
         return Reason(
-            f"{bsym.sym.name}: what it is composed of has {lost} for good, which may be another "
+            f"{bsym.sym.name}: what it is composed of depends on {number}, which may be another "
             "number in the next call"
         )
     for inner in bsym.subsymbols:
@@ -382,17 +388,63 @@ def _inner_refusal(bsym: BoundSymbol) -> Reason | None:
     return None
 
 
-def _lost_number(bsym: BoundSymbol) -> str | None:
-    """A number among the arguments that nothing inside reads: Thunder took its value."""
-    given = [
-        p.name
-        for p in bsym.flat_proxy_args
-        if isinstance(p, NumberProxy) and not p.is_static_constrained()
+# Composites that are composed alike for all integers among their arguments: these are operands or
+# sizes there.
+_ALIKE = frozenset(
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "true_divide",
+        "floor_divide",
+        "remainder",
+        "fmod",
+        "pow",
+        "where",
+        "clamp",
+        "maximum",
+        "minimum",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "addcmul",
+        "addcdiv",
+        "masked_fill",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "lerp",
+        "to",
+        "reshape",
+        "view",
+        "full",
+        "full_like",
+        "zeros",
+        "zeros_like",
+        "ones",
+        "ones_like",
+        "empty",
+        "empty_like",
     ]
-    if not given:
+)
+
+
+def _deciding_number(bsym: BoundSymbol) -> str | None:
+    """An integer among the arguments, no size of a tensor there, of which Thunder's composition may
+    have taken the value: the dims that it means, how often something is done.
+    """
+    if bsym.sym.name in _ALIKE:
         return None
-    read = {p.name for inner in bsym.subsymbols for p in inner.flat_proxy_args}
-    return next((name for name in given if name not in read), None)
+    tensors = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
+    sizes = {d.name for p in tensors for d in p._shape if isinstance(d, NumberProxy)}
+    for p in bsym.flat_proxy_args:
+        if isinstance(p, IntegerProxy) and not p.is_static_constrained() and p.name not in sizes:
+            return str(p.name)
+    return None
 
 
 def _writes_its_own(bsym: BoundSymbol, made: set[str]) -> bool:

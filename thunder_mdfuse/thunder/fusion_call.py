@@ -160,6 +160,7 @@ class FusionCall:
         mesh: DeviceMesh | None,
     ) -> Sequence[Any]:
         outs = list(results[: len(self.outputs)])
+        outs = _told_apart(outs)
         for at, target in written.items():
             if at < len(outs):
                 outs[at] = target
@@ -359,6 +360,24 @@ class FusionCall:
         if self.last_used is None:
             raise ExecutorError(f"{self.name} has not run yet, so it has no code; call it first")
         return "\n".join(self.last_used.kernel_sources().values())
+
+
+def _told_apart(outs: list[Any]) -> list[Any]:
+    """Results as tensors of their own: for autograd one that is an input (only these require a
+    gradient here), or is another result as well, has another gradient, or none (``detach``).
+    """
+    if len(set(map(id, outs))) == len(outs) and not any(
+        isinstance(o, torch.Tensor) and o.requires_grad for o in outs
+    ):
+        return outs
+    found: list[Any] = []
+    seen: set[int] = set()
+    for o in outs:
+        again = id(o) in seen
+        seen.add(id(o))
+        alias = isinstance(o, torch.Tensor) and (again or o.requires_grad)
+        found.append(o.detach() if alias else o)
+    return found
 
 
 def _spec_key(spec: DTensorSpec) -> tuple[Any, ...]:
