@@ -82,17 +82,26 @@ class Executable:
 
     def run(
         self,
-        inputs: list[Value],
+        inputs: Sequence[Value],
         device_mesh: DeviceMesh | None = None,
         shapes: Sequence[Sequence[int] | None] | None = None,
     ) -> list[Value]:
         """The outputs for ``inputs``, as local tensors and numbers; writes are done in place.
 
-        Generated kernels empty the list ``inputs``: each of them is let go of when nothing reads
-        it any more. The evaluator leaves it as it is.
         ``device_mesh``: the mesh that a fusion with placements runs on. ``shapes``: global shapes
         of the inputs, needed when sizes are symbolic and sharded. Raises ``ProgramError`` for
         inputs that do not fit the fusion, ``CommError`` when ranks disagree.
+        """
+        return self.taking(list(inputs), device_mesh, shapes)
+
+    def taking(
+        self,
+        inputs: list[Value],
+        device_mesh: DeviceMesh | None = None,
+        shapes: Sequence[Sequence[int] | None] | None = None,
+    ) -> list[Value]:
+        """As ``run``, but generated kernels empty the list ``inputs``: what only it held is let go
+        of when nothing reads it any more. The evaluator leaves it as it is.
         """
         coordinate = None if device_mesh is None else mesh_coordinate(device_mesh)
         try:

@@ -88,7 +88,7 @@ def run(
     texts = [write_kernel(k) for k in program.kernels]
     texts = [replace(t, source=change(t.source)) for t in texts]
     bound = BoundProgram(program, texts, {}, "emulate", torch.device("cpu"), "")
-    found = bound.run(inputs, None)
+    found = bound.run(list(inputs), None)
     assert all(isinstance(x, torch.Tensor) for x in found)
     return found  # type: ignore[return-value]
 

@@ -40,7 +40,7 @@ def run(
     kernels = [replace(k, launch=replace(k.launch, wide_index=wide)) for k in made.kernels]
     texts = [write_kernel(k) for k in kernels]
     bound = BoundProgram(made, texts, {}, "emulate", torch.device("cpu"), "")
-    found = bound.run(inputs, None)
+    found = bound.run(list(inputs), None)
     assert all(isinstance(x, torch.Tensor) for x in found)
     return found  # type: ignore[return-value]
 

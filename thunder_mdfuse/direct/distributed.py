@@ -122,7 +122,7 @@ class Distributed:
                 self._prepared.clear()
             self._prepared[key] = known
         program, mesh = known.program, opened.mesh
-        found = program.executable.run(list(values), mesh, known.wholes)
+        found = program.executable.run(values, mesh, known.wholes)
         self._last = program, weakref.ref(mesh)
         return [
             _closed(value, mesh, known, i) if isinstance(value, torch.Tensor) else value

@@ -124,7 +124,7 @@ class FusionCall:
         entry.calls += 1
         written = {at: given[source] for at, (source, _) in self._writes.items()}
         given.clear()
-        results = entry.executable.run(locals_, device_mesh=mesh)
+        results = entry.executable.taking(locals_, mesh)
         return self._close(written, results, entry, mesh)
 
     def _open(self, args: Sequence[Any]) -> tuple[DeviceMesh | None, list[Any]]:
