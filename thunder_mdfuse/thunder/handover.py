@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from thunder.core import codeutils
-from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
@@ -27,10 +27,7 @@ def hand_over(bsyms: Sequence[BoundSymbol]) -> None:
     """
     reads = Counter(name for b in bsyms for name in {p.name for p in b.flat_proxy_args})
     made = {
-        p.name
-        for b in bsyms
-        if b.sym.id is not PrimIDs.UNPACK_TRIVIAL and OpTags.SHAPE_OP not in (b.sym.tags or ())
-        for p in b.flat_proxy_outs
+        p.name for b in bsyms if b.sym.id is not PrimIDs.UNPACK_TRIVIAL for p in b.flat_proxy_outs
     }
     for bsym in bsyms:
         call = (bsym._call_ctx or {}).get(bsym.sym.name)
