@@ -172,7 +172,7 @@ def test_nll_loss_ignores_what_torch_does(reduction: str, gradient: bool) -> Non
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("given", [(3, 2, 1), (2,), (3, 1, 1, 2)])
+@pytest.mark.parametrize("given", [(3, 2, 1), (2,), (2, []), (3, 1, 1, 2)])
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_maxima_of_windows(given: tuple[Any, ...], dims: int) -> None:
     """Padding counts as minus infinity, which Thunder's convolution with ones and zeros, where

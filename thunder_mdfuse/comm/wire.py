@@ -25,7 +25,7 @@ def chunk_extent(full: int, size: int, position: int) -> int:
 
 def plain(x: torch.Tensor) -> torch.Tensor:
     """``x`` without gradient history and without a pending conjugation or negation."""
-    if x.requires_grad or x.grad_fn is not None:
+    if x.requires_grad:
         x = x.detach()
     return x.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x
 

@@ -60,12 +60,18 @@ def register_composites(executor: FusionExecutor) -> None:
 
 
 def _pool_door(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A gradient needs the stride by number, where torch means the window's size by None."""
+    """A gradient needs the stride by number."""
 
     def door(a: Any, kernel_size: Any, stride: Any = None, *rest: Any, **more: Any) -> Any:
-        return original(a, kernel_size, kernel_size if stride is None else stride, *rest, **more)
+        return original(a, kernel_size, _stride(stride, kernel_size), *rest, **more)
 
     return door
+
+
+def _stride(stride: Any, kernel_size: Any) -> Any:
+    """Torch means the window's size by None and by an empty list."""
+    empty = isinstance(stride, tuple | list) and not stride
+    return kernel_size if stride is None or empty else stride
 
 
 def _one(given: Any) -> Any:
@@ -86,7 +92,7 @@ def _max_pool1d(
     if type(x) is not TensorProxy or ceil_mode or return_indices:
         return _MAX_POOL1D(x, kernel_size, stride, padding, dilation, **more)
     window = _one(kernel_size)
-    step = window if stride is None else _one(stride)
+    step = _one(_stride(stride, kernel_size))
     shape = (1, window), (1, step), (0, _one(padding)), (1, _one(dilation))
     return ltorch.squeeze(_MAX_POOL2D(ltorch.unsqueeze(x, -2), *shape, **more), -2)
 
