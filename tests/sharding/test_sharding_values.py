@@ -172,12 +172,13 @@ def test_local_tensors_in_and_out():
 
 
 # By what is added: plain tensors, plain tensors in a wider dtype, and three of them where what lies
-# between is rounded; then where something else reads one of them, or only one is widened.
+# between is rounded; then where a wider sum is wanted as it is, where something else reads one of
+# them, and where one leaves.
 PLAIN_SUMS = {
     "plain": ("%8 = add(%6, %7) : f32[8, 4]\nreturn %8", 1, "f32"),
     "wide": (
         "%8 = cast(%6; dtype=f64) : f64[8, 4]\n%9 = cast(%7; dtype=f64) : f64[8, 4]\n"
-        "%10 = sub(%8, %9) : f64[8, 4]\nreturn %10",
+        "%10 = sub(%8, %9) : f64[8, 4]\n%11 = cast(%10; dtype=f32) : f32[8, 4]\nreturn %11",
         1,
         "f32",
     ),
@@ -185,8 +186,14 @@ PLAIN_SUMS = {
         "%8 = cast(%6; dtype=f64) : f64[8, 4]\n%9 = cast(%7; dtype=f64) : f64[8, 4]\n"
         "%10 = add(%8, %9) : f64[8, 4]\n%11 = cast(%10; dtype=f32) : f32[8, 4]\n"
         "%12 = cast(%11; dtype=f64) : f64[8, 4]\n%13 = cast(%6.; dtype=f64) : f64[8, 4]\n"
-        "%14 = add(%12, %13) : f64[8, 4]\nreturn %14",
+        "%14 = add(%12, %13) : f64[8, 4]\n%15 = cast(%14; dtype=f32) : f32[8, 4]\nreturn %15",
         1,
+        "f32",
+    ),
+    "kept wide": (
+        "%8 = cast(%6; dtype=f64) : f64[8, 4]\n%9 = cast(%7; dtype=f64) : f64[8, 4]\n"
+        "%10 = sub(%8, %9) : f64[8, 4]\nreturn %10",
+        2,
         "f32",
     ),
     "read": ("%8 = add(%6, %7) : f32[8, 4]\n%9 = mul(%6, %8) : f32[8, 4]\nreturn %9", 2, "f32"),
@@ -221,8 +228,9 @@ def test_plain_sums_are_added_before_they_are_reduced(name):
     x, y = (g.sum(1) for g in given[:2])
     wanted = {
         "plain": x + y,
-        "wide": (x - y).double(),
-        "three": (x + y).double() + given[-1].sum(1),
+        "wide": x - y,
+        "kept wide": (x - y).double(),
+        "three": x + y + given[-1].sum(1),
         "read": x * (x + y),
         "left": x + y,
     }[name]

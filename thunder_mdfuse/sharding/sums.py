@@ -5,7 +5,7 @@ In and out: a global fusion with placements. ``add(reshard(a), reshard(b))`` bec
 reshards: the gradients of Q, K and V with respect to their common input take one all_reduce and not
 three. So it does where the sums are of plain tensors, behind ``to_local`` and casts that keep
 all values: the cotangents of what several modules of ``parallelize_module`` read. What goes over
-the wire has the dtype that it had.
+the wire has the dtype that it had, so a sum in a wider one must be rounded to that afterwards.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,12 @@ def sums_first(fusion: Fusion) -> Fusion:
         ways = [way for way in found if way is not None]
         if node.op == "input":
             results: tuple[Use, ...] = (builder.input(node.types[0]),)
-        elif ways and len(ways) == len(found) and _reduces_alike(builder, ways):
+        elif (
+            ways
+            and len(ways) == len(found)
+            and _reduces_alike(builder, ways)
+            and _is_rounded(fusion, i, ways[0].change, leaving)
+        ):
             results = (_reduced_sum(builder, node, ways),)
         else:
             results = builder.node(replace(node, args=args))
@@ -94,6 +99,22 @@ def _reduces_alike(builder: Builder, ways: list[_Way]) -> bool:
         return False
     kinds = {p.op for p in found.pop()[0] if isinstance(p, Partial)}
     return bool(kinds) and kinds <= set(LINEAR_KINDS)
+
+
+def _is_rounded(fusion: Fusion, i: int, change: Node, leaving: set[Use]) -> bool:
+    """Whether the sum of node ``i`` has the dtype that is sent, or all that reads it rounds it to
+    that: else digits would be lost that somebody wants.
+    """
+    (sent,), (t,) = change.types, fusion.nodes[i].types
+    assert isinstance(sent, TensorType) and isinstance(t, TensorType)
+    if t.dtype is sent.dtype:
+        return True
+    readers = [fusion.nodes[r] for r in fusion.users.get(Use(i), ())]
+    rounds = [
+        node.op == "cast" and isinstance(n := node.types[0], TensorType) and n.dtype is sent.dtype
+        for node in readers
+    ]
+    return bool(rounds) and all(rounds) and Use(i) not in leaving
 
 
 def _reduced_sum(builder: Builder, node: Node, ways: list[_Way]) -> Use:
