@@ -180,6 +180,19 @@ MDF_DEVICE Vec<Compute<T>, V> to_compute(const Vec<T, V>& x) {
   return out;
 }
 
+// Element j of a vector. Two bf16 are the halves of a word, and each is one instruction away from
+// its float; taken out of the word first, every second one would be two.
+template <class T, int V>
+MDF_DEVICE Compute<T> to_compute(const Vec<T, V>& x, int j) {
+  if constexpr (same<T, bf16> && V > 1) {
+    u32 word;
+    memcpy(&word, &x.v[j & ~1], 4);
+    return hw::float_of(j & 1 ? word & 0xFFFF0000u : word << 16);
+  } else {
+    return to_compute(x.v[j]);
+  }
+}
+
 template <class T, class C, int V>
 MDF_DEVICE Vec<T, V> from_compute(const Vec<C, V>& x) {
   Vec<T, V> out;

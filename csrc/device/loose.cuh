@@ -9,14 +9,16 @@ namespace mdf {
 
 #if defined(MDF_EMULATOR)
 MDF_DEVICE float loose_exp(float x) { return exp(x); }
+MDF_DEVICE float loose_exp2(float x) { return exp2(x); }
 MDF_DEVICE float loose_div(float a, float b) { return div(a, b); }
 MDF_DEVICE float loose_inverse(float x) { return div(1.0f, x); }
 #else
-MDF_DEVICE float loose_exp(float x) {
+MDF_DEVICE float loose_exp2(float x) {
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+MDF_DEVICE float loose_exp(float x) { return loose_exp2(x * 1.4426950408889634f); }
 MDF_DEVICE float loose_div(float a, float b) {
   float y;
   asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));

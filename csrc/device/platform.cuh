@@ -55,6 +55,9 @@ MDF_DEVICE float minimum(float a, float b) {
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
+// The larger one, a where b is NaN.
+MDF_DEVICE float larger(float a, float b) { return ::fmaxf(a, b); }
+MDF_DEVICE double larger(double a, double b) { return b > a ? b : a; }
 
 MDF_DEVICE u16 f16_of_float(float x) {
   u16 r;

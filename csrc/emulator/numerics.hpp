@@ -41,6 +41,8 @@ inline float minimum(float a, float b) {
   if (a == b) return float_of(bits_of(a) | bits_of(b));
   return a < b ? a : b;
 }
+inline float larger(float a, float b) { return b > a ? b : a; }
+inline double larger(double a, double b) { return b > a ? b : a; }
 
 // cvt.rn: nearest even; a NaN of any payload becomes 0x7FFF.
 inline u16 bf16_of_float(float x) {

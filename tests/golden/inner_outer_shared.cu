@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_0e37425c72(
+extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_b757e7be38(
     MDF_IN(double) b0,
     MDF_IN(double) b1,
     MDF_IN(double) b2,
@@ -101,10 +101,10 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_0e37425c72(
         const auto x1 = mdf::load<2>(b1, c);
         #pragma unroll
         for (mdf::i32 j = 0; j < 2; ++j) {
-          const double v0 = mdf::to_compute(x0.v[j]);
-          const double v1 = mdf::to_compute(x1.v[j]);
+          const double v0 = mdf::to_compute(x0, j);
+          const double v1 = mdf::to_compute(x1, j);
           const double v2 = mdf::mul(v0, v1);
-          const double v4 = mdf::to_compute(x4.v[j]);
+          const double v4 = mdf::to_compute(x4, j);
           const double v6 = mdf::sub(v4, v5);
           const double v8 = mdf::mul(v6, v7);
           const double v9 = mdf::mul(v2, v8);
@@ -131,10 +131,10 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_0e37425c72(
         mdf::Vec<double, 2> y5;
         #pragma unroll
         for (mdf::i32 j = 0; j < 2; ++j) {
-          const double v0 = mdf::to_compute(x0.v[j]);
-          const double v1 = mdf::to_compute(x1.v[j]);
+          const double v0 = mdf::to_compute(x0, j);
+          const double v1 = mdf::to_compute(x1, j);
           const double v2 = mdf::mul(v0, v1);
-          const double v4 = mdf::to_compute(x4.v[j]);
+          const double v4 = mdf::to_compute(x4, j);
           const double v6 = mdf::sub(v4, v5);
           const double v8 = mdf::mul(v6, v7);
           const double v13 = mdf::sub(v2, v12);

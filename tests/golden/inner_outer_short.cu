@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_274ac12ace(
+extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_5cbe2981c9(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_IN(float) b2,
@@ -103,10 +103,10 @@ extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_274ac12ace(
         const auto x1 = mdf::load<4>(b1, c);
         #pragma unroll
         for (mdf::i32 j = 0; j < 4; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
-          const float v1 = mdf::to_compute(x1.v[j]);
+          const float v0 = mdf::to_compute(x0, j);
+          const float v1 = mdf::to_compute(x1, j);
           const float v2 = mdf::mul(v0, v1);
-          const float v4 = mdf::to_compute(x4.v[j]);
+          const float v4 = mdf::to_compute(x4, j);
           const float v6 = mdf::sub(v4, v5);
           const float v8 = mdf::mul(v6, v7);
           const float v9 = mdf::mul(v2, v8);
@@ -133,10 +133,10 @@ extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_274ac12ace(
         mdf::Vec<float, 4> y5;
         #pragma unroll
         for (mdf::i32 j = 0; j < 4; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
-          const float v1 = mdf::to_compute(x1.v[j]);
+          const float v0 = mdf::to_compute(x0, j);
+          const float v1 = mdf::to_compute(x1, j);
           const float v2 = mdf::mul(v0, v1);
-          const float v4 = mdf::to_compute(x4.v[j]);
+          const float v4 = mdf::to_compute(x4, j);
           const float v6 = mdf::sub(v4, v5);
           const float v8 = mdf::mul(v6, v7);
           const float v13 = mdf::sub(v2, v12);

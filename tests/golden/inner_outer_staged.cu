@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_6c6f6fd2c6(
+extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_2499147928(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -75,10 +75,10 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_6c6f6fd2c6(
       const auto x1 = mdf::load<8>(b1, c);
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
-        const float v1 = mdf::to_compute(x1.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
+        const float v1 = mdf::to_compute(x1, j);
         const float v2 = mdf::mul(v0, v1);
-        const float v3 = mdf::to_compute(x3.v[j]);
+        const float v3 = mdf::to_compute(x3, j);
         const float v5 = mdf::mul(v3, v4);
         const float v6 = mdf::mul(v2, v5);
         const float v13 = mdf::mul(v0, v5);
@@ -98,10 +98,10 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_6c6f6fd2c6(
       mdf::Vec<float, 8> y4;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
-        const float v1 = mdf::to_compute(x1.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
+        const float v1 = mdf::to_compute(x1, j);
         const float v2 = mdf::mul(v0, v1);
-        const float v3 = mdf::to_compute(x3.v[j]);
+        const float v3 = mdf::to_compute(x3, j);
         const float v5 = mdf::mul(v3, v4);
         const float v10 = mdf::mul(v5, v9);
         const float v11 = mdf::sub(v2, v10);

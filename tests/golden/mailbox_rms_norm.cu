@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_row_0ef5700ab3(
+extern "C" __global__ void __launch_bounds__(512) mdf_row_79480330db(
     MDF_IN(mdf::u64) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -57,8 +57,8 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_0ef5700ab3(
     mdf::Vec<float, 8> y3;
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
-      const float v0 = mdf::to_compute(x0.v[j]);
-      const float v1 = mdf::to_compute(x1.v[j]);
+      const float v0 = mdf::to_compute(x0, j);
+      const float v1 = mdf::to_compute(x1, j);
       const float v2 = mdf::to_compute(mdf::from_compute<mdf::bf16>(mdf::add(v0, v1)));
       const float v3 = mdf::mul(v2, v2);
       a4 = mdf::Sum::apply(a4, v3);
@@ -82,11 +82,11 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_0ef5700ab3(
     mdf::Vec<float, 8> y5;
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
-      const float v0 = mdf::to_compute(x0.v[j]);
-      const float v1 = mdf::to_compute(x1.v[j]);
+      const float v0 = mdf::to_compute(x0, j);
+      const float v1 = mdf::to_compute(x1, j);
       const float v2 = mdf::to_compute(mdf::from_compute<mdf::bf16>(mdf::add(v0, v1)));
       const float v10 = mdf::mul(v2, v9);
-      const float v11 = mdf::to_compute(x11.v[j]);
+      const float v11 = mdf::to_compute(x11, j);
       const float v12 = mdf::mul(v10, v11);
       y5.v[j] = v12;
     }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_outer_280ebc13cf(
+extern "C" __global__ void __launch_bounds__(256) mdf_outer_a645083796(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_280ebc13cf(
   mdf::Vec<float, 4> w2;
   #pragma unroll
   for (mdf::i32 j = 0; j < 4; ++j) {
-    w2.v[j] = mdf::to_compute(x2.v[j]);
+    w2.v[j] = mdf::to_compute(x2, j);
   }
   auto a1 = mdf::identities<mdf::Sum, float, 4>();
   for (mdf::i32 k = begin + y; live && k < end; k += 64) {
@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_280ebc13cf(
         const mdf::Vec<float, 4> x0 = h0[t];
         #pragma unroll
         for (mdf::i32 j = 0; j < 4; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
+          const float v0 = mdf::to_compute(x0, j);
           a1.v[j] = mdf::Sum::apply(a1.v[j], v0);
         }
       }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_outer_c615739650(
+extern "C" __global__ void __launch_bounds__(256) mdf_outer_5185a1eb8a(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -38,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_c615739650(
         mdf::Vec<float, 4> y2;
         #pragma unroll
         for (mdf::i32 j = 0; j < 4; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
-          const float v1 = mdf::to_compute(x1.v[j]);
+          const float v0 = mdf::to_compute(x0, j);
+          const float v1 = mdf::to_compute(x1, j);
           const float v2 = mdf::mul(v0, v1);
           a3.v[j] = mdf::Sum::apply(a3.v[j], v2);
           y2.v[j] = v2;

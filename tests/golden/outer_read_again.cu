@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_outer_0cc8bed197(
+extern "C" __global__ void __launch_bounds__(512) mdf_outer_9021e28b08(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_outer_0cc8bed197(
         const mdf::Vec<float, 4> x0 = h0[t];
         #pragma unroll
         for (mdf::i32 j = 0; j < 4; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
+          const float v0 = mdf::to_compute(x0, j);
           a1.v[j] = mdf::Max::apply(a1.v[j], v0);
         }
       }
@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_outer_0cc8bed197(
         const mdf::Vec<float, 4> x0 = h0[t];
         #pragma unroll
         for (mdf::i32 j = 0; j < 4; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
+          const float v0 = mdf::to_compute(x0, j);
           const float v2 = mdf::sub(v0, w1.v[j]);
           const float v3 = mdf::exp(v2);
           a4.v[j] = mdf::Sum::apply(a4.v[j], v3);
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_outer_0cc8bed197(
         mdf::Vec<float, 4> y1;
         #pragma unroll
         for (mdf::i32 j = 0; j < 4; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
+          const float v0 = mdf::to_compute(x0, j);
           const float v2 = mdf::sub(v0, w1.v[j]);
           const float v3 = mdf::exp(v2);
           const float v5 = mdf::div(v3, w4.v[j]);

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_outer_f05d2167f8(
+extern "C" __global__ void __launch_bounds__(256) mdf_outer_e1766c80a1(
     MDF_IN(mdf::bf16) b0,
     MDF_OUT(mdf::bf16) b1,
     MDF_INOUT(float) b2,
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_f05d2167f8(
         const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
         #pragma unroll
         for (mdf::i32 j = 0; j < 8; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
+          const float v0 = mdf::to_compute(x0, j);
           a1.v[j] = mdf::Sum::apply(a1.v[j], v0);
         }
       }

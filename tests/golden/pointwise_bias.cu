@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_d20d2f8843(
+extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_ce668a67bf(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -18,8 +18,8 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_d20d2f8843(
       mdf::Vec<float, 4> y2;
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
-        const float v1 = mdf::to_compute(x1.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
+        const float v1 = mdf::to_compute(x1, j);
         const float v2 = mdf::add(v0, v1);
         const float v3 = mdf::tanh(v2);
         y2.v[j] = v3;

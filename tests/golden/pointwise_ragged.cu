@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_293dd71f32(
+extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_afbbb23eba(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_OUT(mdf::bf16) b2,
@@ -16,12 +16,12 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_293dd71f32(
       mdf::Vec<float, 8> y2;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         const float v1 = mdf::neg(v0);
         const float v2 = mdf::loose_exp(v1);
         const float v4 = mdf::add(v2, static_cast<float>(1.0));
         const float v5 = mdf::loose_div(v0, v4);
-        const float v6 = mdf::to_compute(x6.v[j]);
+        const float v6 = mdf::to_compute(x6, j);
         const float v7 = mdf::mul(v5, v6);
         y2.v[j] = v7;
       }
@@ -35,12 +35,12 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_293dd71f32(
       const auto x0 = mdf::load<1>(b0, c);
       const auto x6 = mdf::load<1>(b1, c);
       mdf::Vec<float, 1> y2;
-      const float v0 = mdf::to_compute(x0.v[0]);
+      const float v0 = mdf::to_compute(x0, 0);
       const float v1 = mdf::neg(v0);
       const float v2 = mdf::loose_exp(v1);
       const float v4 = mdf::add(v2, static_cast<float>(1.0));
       const float v5 = mdf::loose_div(v0, v4);
-      const float v6 = mdf::to_compute(x6.v[0]);
+      const float v6 = mdf::to_compute(x6, 0);
       const float v7 = mdf::mul(v5, v6);
       y2.v[0] = v7;
       mdf::store<1>(b2, c, mdf::from_compute<mdf::bf16>(y2));

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_6e09f3257f(
+extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_3bb72645dd(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_6e09f3257f(
       mdf::Vec<float, 4> y2;
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         const float v1 = mdf::to_compute(mdf::load1(b1, d0 + (d1 + j) * p2));
         const float v2 = mdf::sub(v0, v1);
         y2.v[j] = v2;

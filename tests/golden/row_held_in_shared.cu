@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(1024) mdf_row_272f722cc8(
+extern "C" __global__ void __launch_bounds__(1024) mdf_row_ab4f9f78e1(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -28,8 +28,8 @@ extern "C" __global__ void __launch_bounds__(1024) mdf_row_272f722cc8(
       mdf::Vec<float, 8> y3;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
-        const float v1 = mdf::to_compute(x1.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
+        const float v1 = mdf::to_compute(x1, j);
         const float v2 = mdf::add(v0, v1);
         const float v3 = mdf::mul(v2, v2);
         a4 = mdf::Sum::apply(a4, v3);
@@ -53,11 +53,11 @@ extern "C" __global__ void __launch_bounds__(1024) mdf_row_272f722cc8(
       mdf::Vec<float, 8> y4;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
-        const float v1 = mdf::to_compute(x1.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
+        const float v1 = mdf::to_compute(x1, j);
         const float v2 = mdf::add(v0, v1);
         const float v10 = mdf::mul(v2, v9);
-        const float v11 = mdf::to_compute(x11.v[j]);
+        const float v11 = mdf::to_compute(x11, j);
         const float v12 = mdf::mul(v10, v11);
         y4.v[j] = v12;
       }

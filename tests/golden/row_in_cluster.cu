@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_row_8ba24d4ae9(
+extern "C" __global__ void __launch_bounds__(512) mdf_row_590737f873(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0) {
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_8ba24d4ae9(
       const mdf::Vec<float, 4> x0 = h0[t];
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         a1 = mdf::Max::apply(a1, v0);
       }
     }
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_8ba24d4ae9(
       const mdf::Vec<float, 4> x0 = h0[t];
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         const float v2 = mdf::sub(v0, v1);
         const float v3 = mdf::exp(v2);
         a4 = mdf::Sum::apply(a4, v3);
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_8ba24d4ae9(
       mdf::Vec<float, 4> y1;
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         const float v2 = mdf::sub(v0, v1);
         const float v3 = mdf::exp(v2);
         const float v5 = mdf::div(v3, v4);

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) mdf_row_a2df8b0605(
+extern "C" __global__ void __launch_bounds__(128) mdf_row_e69d98c680(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_IN(float) b2,
@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_a2df8b0605(
       const mdf::Vec<float, 4> x0 = h0[t];
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         a1 = mdf::Sum::apply(a1, v0);
       }
     }
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_a2df8b0605(
       const mdf::Vec<float, 4> x0 = h0[t];
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         const float v4 = mdf::sub(v0, v3);
         const float v5 = mdf::mul(v4, v4);
         a6 = mdf::Sum::apply(a6, v5);
@@ -72,12 +72,12 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_a2df8b0605(
       mdf::Vec<float, 4> y3;
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         const float v4 = mdf::sub(v0, v3);
         const float v12 = mdf::mul(v4, v11);
-        const float v13 = mdf::to_compute(x13.v[j]);
+        const float v13 = mdf::to_compute(x13, j);
         const float v14 = mdf::mul(v12, v13);
-        const float v15 = mdf::to_compute(x15.v[j]);
+        const float v15 = mdf::to_compute(x15, j);
         const float v16 = mdf::add(v14, v15);
         y3.v[j] = v16;
       }

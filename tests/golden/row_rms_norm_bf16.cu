@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_7dcb62a677(
+extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_0107ad97c7(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_OUT(mdf::bf16) b2,
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_7dcb62a677(
     const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
-      const float v0 = mdf::to_compute(x0.v[j]);
+      const float v0 = mdf::to_compute(x0, j);
       const float v1 = mdf::mul(v0, v0);
       a2 = mdf::Sum::apply(a2, v1);
     }
@@ -44,9 +44,9 @@ extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_7dcb62a677(
     mdf::Vec<float, 8> y2;
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
-      const float v0 = mdf::to_compute(x0.v[j]);
+      const float v0 = mdf::to_compute(x0, j);
       const float v8 = mdf::mul(v0, v7);
-      const float v9 = mdf::to_compute(x9.v[j]);
+      const float v9 = mdf::to_compute(x9, j);
       const float v10 = mdf::mul(v8, v9);
       y2.v[j] = v10;
     }

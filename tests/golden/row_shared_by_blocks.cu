@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_row_158331adc7(
+extern "C" __global__ void __launch_bounds__(256) mdf_row_0a438beca1(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     MDF_INOUT(float) b2,
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_row_158331adc7(
         const mdf::Vec<float, 4> x0 = h0[t];
         #pragma unroll
         for (mdf::i32 j = 0; j < 4; ++j) {
-          const float v0 = mdf::to_compute(x0.v[j]);
+          const float v0 = mdf::to_compute(x0, j);
           a1 = mdf::Sum::apply(a1, v0);
         }
       }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) mdf_row_d1665a5b87(
+extern "C" __global__ void __launch_bounds__(128) mdf_row_e103ed41f5(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_d1665a5b87(
       const auto x0 = mdf::load<4>(b0, c + d0 * p1);
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         a1 = mdf::Sum::apply(a1, v0);
       }
     }

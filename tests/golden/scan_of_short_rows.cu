@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) mdf_scan_ddb24d7e1c(
+extern "C" __global__ void __launch_bounds__(128) mdf_scan_c611296e1a(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(128) mdf_scan_ddb24d7e1c(
       const auto x0 = mdf::load<4>(b0, c + d0 * p1);
       #pragma unroll
       for (mdf::i32 j = 0; j < 4; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         const float v1 = mdf::tanh(v0);
         r2.v[j] = v1;
       }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_transpose_2560446189(
+extern "C" __global__ void __launch_bounds__(256) mdf_transpose_0447efbeac(
     MDF_IN(mdf::bf16) b0,
     MDF_OUT(mdf::bf16) b1,
     const mdf::i32 p0,
@@ -9,14 +9,14 @@ extern "C" __global__ void __launch_bounds__(256) mdf_transpose_2560446189(
     const mdf::i32 p3) {
   const mdf::i32 from_b = blockIdx.x / p0 % p1 * 128;
   const mdf::i32 from_a = blockIdx.x % p0 * 64;
+  const mdf::u32 thread = threadIdx.x;
   using Tile_x0 = mdf::Tile<mdf::bf16, 64, 8, 4, 8>;
   MDF_DYNAMIC_SHARED_AT(mdf::bf16, tile_x0, 8192, 0);
   mdf::Vec<mdf::bf16, 8> s0[2][2];
   #pragma unroll
   for (mdf::i32 t = 0; t < 2; ++t) {
-    const mdf::i32 u = threadIdx.x + t * 256;
-    const mdf::i32 lb = (u % 8 + u / 256 * 8) * 8;
-    const mdf::i32 la = u / 8 % 32 * 2;
+    const mdf::i32 lb = ((thread % 8) + (t) * 8) * 8;
+    const mdf::i32 la = (thread / 8 % 32) * 2;
     const mdf::i32 d0 = from_b + lb;
     #pragma unroll
     for (mdf::i32 p = 0; p < 2; ++p) {
@@ -26,18 +26,16 @@ extern "C" __global__ void __launch_bounds__(256) mdf_transpose_2560446189(
   }
   #pragma unroll
   for (mdf::i32 t = 0; t < 2; ++t) {
-    const mdf::i32 u = threadIdx.x + t * 256;
-    const mdf::i32 lb = (u % 8 + u / 256 * 8) * 8;
-    const mdf::i32 la = u / 8 % 32 * 2;
+    const mdf::i32 lb = ((thread % 8) + (t) * 8) * 8;
+    const mdf::i32 la = (thread / 8 % 32) * 2;
     const mdf::i32 d0 = from_b + lb;
     Tile_x0::set_columns(tile_x0, lb, la, s0[t]);
   }
   mdf::barrier();
   #pragma unroll
   for (mdf::i32 t = 0; t < 4; ++t) {
-    const mdf::i32 u = threadIdx.x + t * 256;
-    const mdf::i32 lb = u / 8 % 128;
-    const mdf::i32 la = (u % 8 + u / 1024 * 8) * 8;
+    const mdf::i32 lb = (thread / 8 + t % 4 * 32);
+    const mdf::i32 la = ((thread % 8) + (t / 4) * 8) * 8;
     const mdf::i32 d0 = from_b + lb;
     const mdf::i32 d1 = from_a + la;
     if (MDF_IN_BOUNDS(d0 < p2 && d1 < p3)) {
@@ -45,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_transpose_2560446189(
       mdf::Vec<float, 8> y1;
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
-        const float v0 = mdf::to_compute(x0.v[j]);
+        const float v0 = mdf::to_compute(x0, j);
         const float v2 = mdf::mul(v0, static_cast<float>(2.0));
         y1.v[j] = v2;
       }

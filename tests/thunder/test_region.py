@@ -7,7 +7,7 @@ import pytest
 import thunder
 import torch
 from against_eager import check, jit, regions
-from thunder.core import devices, dtypes, prims
+from thunder.core import devices, dtypes, prims, symbol, transform_common
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, tracectx
@@ -228,3 +228,27 @@ def test_what_is_written_is_made_in_another_region() -> None:
 
     groups = copied(function)
     assert not any("neg" in g and "copy_" in g for g in groups), groups
+
+
+def test_a_regions_tags_are_not_asked_for_once_for_each_symbol(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def asked(count: int) -> int:
+        seen: list[BoundSymbol] = []
+
+        def has_tags(bsym: BoundSymbol, tags: set[Any]) -> bool:
+            seen.extend([bsym] * (1 + len(bsym.subsymbols)))
+            return symbol.has_tags(bsym, tags)
+
+        def chain(x: torch.Tensor) -> torch.Tensor:
+            for _ in range(count):
+                x = torch.sin(x) * x
+            return x
+
+        monkeypatch.setattr(transform_common, "has_tags", has_tags)
+        jitted = thunder.jit(chain, executors=[mdfuse_executor])
+        jitted(torch.rand(4, requires_grad=True)).sum().backward()
+        monkeypatch.undo()
+        return len(seen)
+
+    assert asked(40) < 2.5 * asked(20)

@@ -24,7 +24,7 @@ class _Running:
 _SUM_EXP = ("SumExp", ("high", "sum"), "SumExpMerge", "sum_exp_push")
 _RUNNING = {
     "reduce_sum_exp": _Running(*_SUM_EXP, "mdf::sum_exp_of({0})", "lowest"),
-    "reduce_sum_exp_finite": _Running(*_SUM_EXP, "{0}.sum", "lowest"),
+    "reduce_sum_exp_finite": _Running(*_SUM_EXP, "mdf::sum_exp_finite_of({0})", "lowest"),
     "reduce_sum_exp_floored": _Running(*_SUM_EXP, "mdf::sum_exp_floored_of({0})", "lowest"),
     "reduce_squares": _Running(
         "Welford", ("mean", "m2", "count"), "WelfordMerge", "welford_push", "{0}.m2"
@@ -38,7 +38,7 @@ class Accumulator:
     def __init__(self, plan: KernelPlan, n: int) -> None:
         instr = plan.body[n]
         value = plan.body[instr.args[0]] if instr.is_arg_reduction else instr
-        self.name = f"a{n}"
+        self.n, self.name = n, f"a{n}"
         self.paired = instr.is_arg_reduction
         self.number = value.dtype.compute
         self.index = "mdf::i64" if plan.launch.wide_index else "mdf::i32"
@@ -100,3 +100,10 @@ class Accumulator:
         if self.running is not None:
             return self.running.outcome.format(whole)
         return f"{whole}.index" if self.paired else whole
+
+    def declared(self, whole: str) -> list[str]:
+        """The statements that declare the result, and of a running one what it is the result of."""
+        if self.running is None:
+            return [f"const {self.result} v{self.n} = {self.outcome(whole)};"]
+        outcome = self.outcome(f"w{self.n}")
+        return [f"const auto w{self.n} = {whole};", f"const {self.result} v{self.n} = {outcome};"]

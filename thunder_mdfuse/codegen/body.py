@@ -45,6 +45,8 @@ class BodyWriter:
         self.flat = positions(plan.columns, "c")
         # Where vectors do not begin where rows do, some of their elements belong to no row.
         self.edges = plan.launch.shift is not None
+        # The loads whose vectors are in scope, to be stored as they are.
+        self.loaded: set[int] = set()
         self.at_vector = self._printer({**names, "c": "c"})
         if plan.launch.vector > 1:
             names |= {self.fast: f"({self.fast} + j)", "c": "(c + j)"}
@@ -134,6 +136,7 @@ class BodyWriter:
         self.declare_words(block, needed)
         at_once = [n for n in reductions if self._is_added_at_once(n)]
         self._declare_added(block, at_once)
+        self.loaded = set(vectors)
         lanes = self._lanes(block, stores)
         for at in needed:
             if at in whole:
@@ -146,6 +149,7 @@ class BodyWriter:
             self._accumulate(lanes, n)
         self._add(block, at_once)
         self._stores(block, lanes, stores, guard)
+        self.loaded = set()
 
     def _declare_added(self, block: Block, at_once: list[int]) -> None:
         """The vectors that are ``_add``ed to their reductions."""
@@ -170,12 +174,14 @@ class BodyWriter:
     def _is_whole(self, at: int) -> bool:
         """Whether instruction ``at`` has one value for all elements of a vector."""
         instr = self.plan.body[at]
+        if isinstance(instr.detail, InRange) and instr.detail.access == "vector":
+            return True
         return self.fast not in instr.depends and not instr.late
 
     def _lanes(self, block: Block, stores: list[Store]) -> Block:
         """The loop over the elements of a vector, after the vectors that ``stores`` will fill."""
         for s in stores:
-            if s.access == "vector":
+            if s.access == "vector" and not self._is_moved(s):
                 cpp = CPP_TYPES[self.plan.body[s.value].dtype.compute]
                 block.add(f"mdf::Vec<{cpp}, {self.plan.launch.vector}> y{s.buffer};")
         if self.plan.launch.vector == 1:
@@ -194,7 +200,7 @@ class BodyWriter:
         inside = "if (inside) " if self.edges else ""
         for s in stores:
             if s.access == "vector":
-                lanes.add(f"y{s.buffer}.v[{self._slot()}] = {self._value(s.value)};")
+                self._fill(lanes, s)
             else:
                 store = self._store(s, self.at_lane(s.offset), self._stored(s))
                 lanes.add(condition + inside + store)
@@ -218,12 +224,30 @@ class BodyWriter:
         function = {"set": "store1", "scatter": "scatter_store", "add": "scatter_add"}[store.mode]
         return f"{condition}mdf::{function}(b{store.buffer}, {offset}, {value});"
 
+    def _is_moved(self, store: Store) -> bool:
+        """Whether what is stored is what was loaded, bit by bit."""
+        load = self.plan.body[store.value].detail
+        if store.value not in self.loaded or not isinstance(load, Load) or store.mode != "set":
+            return False
+        source = self.plan.buffers[load.buffer]
+        same = source.dtype is self.plan.buffers[store.buffer].dtype
+        return same and not mailbox.is_mailbox(source)
+
+    def _fill(self, lanes: Block, store: Store) -> None:
+        """Put an element into the vector that will be stored."""
+        if not self._is_moved(store):
+            lanes.add(f"y{store.buffer}.v[{self._slot()}] = {self._value(store.value)};")
+
     def _stored(self, store: Store) -> str:
+        if self._is_moved(store):
+            return f"x{store.value}.v[{self._slot()}]"
         dtype = self.plan.buffers[store.buffer].dtype
         return f"mdf::from_compute<{CPP_TYPES[dtype]}>({self._value(store.value)})"
 
     def _stored_vector(self, store: Store) -> str:
         """All elements of a vector, converted together: pairs share an instruction."""
+        if self._is_moved(store):
+            return f"x{store.value}"
         dtype = self.plan.buffers[store.buffer].dtype
         return f"mdf::from_compute<{CPP_TYPES[dtype]}>(y{store.buffer})"
 
@@ -232,7 +256,7 @@ class BodyWriter:
 
     def _lane_of_vector(self, block: Block, at: int) -> None:
         cpp = CPP_TYPES[self.plan.body[at].dtype.compute]
-        block.add(f"const {cpp} v{at} = mdf::to_compute(x{at}.v[{self._slot()}]);")
+        block.add(f"const {cpp} v{at} = mdf::to_compute(x{at}, {self._slot()});")
 
     def _slot(self) -> str:
         """Which element of a vector the lane loop has."""
@@ -309,6 +333,8 @@ class BodyWriter:
             return self._cast(instr)
         if instr.op.startswith("scan_"):
             return f"r{at}.v[{self._slot()}]"
+        if instr.op == "amax_of":
+            return f"mdf::sum_exp_high(w{instr.args[0]})"
         among = self.plan.body[instr.args[-1]].dtype.compute
         text = write(instr.op, among, [self._value(a) for a in instr.args], instr.loose)
         return self._rounded(instr, text)

@@ -62,8 +62,8 @@ class ClusterWriter(RowsWriter):
         for n, mine in zip(reductions, every, strict=True):
             other = f"mdf::cluster_read(e{n}, 0, q)"
             loop.add(f"{mine.name} = {mine.functor}::apply({mine.name}, {other});")
-        for n, mine in zip(reductions, every, strict=True):
-            self.top.add(f"const {mine.result} v{n} = {mine.outcome(mine.name)};")
+        for mine in every:
+            self.top.add(*mine.declared(mine.name))
 
     def _store_once(self, stores: list[Store]) -> None:
         inner = self.top.open("if (lane == 0 && part == 0)")

@@ -84,7 +84,7 @@ class OuterBody(BodyWriter):
         inner = self._lanes(block, [])
         for n in lanes:
             vector = self._is_vector_load(n)
-            text = f"mdf::to_compute(x{n}.v[{self._slot()}])" if vector else ""
+            text = f"mdf::to_compute(x{n}, {self._slot()})" if vector else ""
             inner.add(f"w{n}.v[{self._slot()}] = {text or self._written(n, self.at_lane)};")
 
     def rows_stored(self, block: Block, stores: list[Store]) -> None:

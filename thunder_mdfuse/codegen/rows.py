@@ -134,7 +134,7 @@ class RowsWriter(KernelWriter):
         if self.shares_rows:
             self.top.add(f"{mine.name} = {call};")
         else:
-            self.top.add(f"const {mine.result} v{n} = {mine.outcome(call)};")
+            self.top.add(*mine.declared(call))
 
     def _combine_parts(self, reductions: list[int]) -> None:
         """All parts of a row leave their results; the last to arrive combines them in order."""
@@ -157,10 +157,9 @@ class RowsWriter(KernelWriter):
         for n, mine in zip(reductions, every, strict=True):
             other = mine.of([f"mdf::load1(b{k}, row * {parts} + q)" for k in spaces[n]])
             loop.add(f"{mine.name} = {mine.functor}::apply({mine.name}, {other});")
-        for n, mine in zip(reductions, every, strict=True):
+        for mine in every:
             kind = f"{mine.functor}, {self.launch.group}, {self.launch.threads}"
-            whole = mine.outcome(f"mdf::group_reduce<{kind}>({mine.name}, {mine.scratch})")
-            self.top.add(f"const {mine.result} v{n} = {whole};")
+            self.top.add(*mine.declared(f"mdf::group_reduce<{kind}>({mine.name}, {mine.scratch})"))
 
     def _store_once(self, stores: list[Store]) -> None:
         first = "lane == 0" if self.plan.family != "pointwise" else "threadIdx.x == 0"

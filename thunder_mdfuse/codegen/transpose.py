@@ -62,7 +62,7 @@ class TransposeBody(BodyWriter):
         super()._stores(block, lanes, [s for s in stores if s.access != "staged"], guard)
         for s in stores:
             if s.access == "staged":
-                lanes.add(f"y{s.buffer}.v[{self._slot()}] = {self._value(s.value)};")
+                self._fill(lanes, s)
                 key, vector = Staged(-1, s).key, self._stored_vector(s)
                 block.add(f"Tile_{key}::set_row(tile_{key}, lb, la, {vector});")
 
@@ -111,6 +111,7 @@ class TransposeWriter(KernelWriter):
         top.add(*flat.definitions(index, nested_positions(self.plan.rows, "row")))
         top.add(f"const {index} from_b = blockIdx.x / {wide} % {high} * {self.tile.down};")
         top.add(f"const {index} from_a = blockIdx.x % {wide} * {self.tile.across};")
+        top.add("const mdf::u32 thread = threadIdx.x;")
 
     def _declare_tile(self, staged: Staged) -> None:
         dtype, key = self.plan.buffers[staged.access.buffer].dtype, staged.key
@@ -135,12 +136,28 @@ class TransposeWriter(KernelWriter):
         lanes = LANES if self.tile.vector > 1 else 32
         columns = self.tile.across // side
         loop = self.top.open(f"for (mdf::i32 t = 0; t < {count}; ++t)", "#pragma unroll")
-        loop.add(f"const mdf::i32 u = threadIdx.x + t * {self.launch.threads};")
-        b = f"u % {lanes} + u / {lanes * columns} * {lanes}"
+        b = f"{self._part(1, lanes)} + {self._part(lanes * columns)} * {lanes}"
         loop.add(f"const mdf::i32 lb = ({b}) * {self.tile.vector};")
-        loop.add(f"const mdf::i32 la = u / {lanes} % {columns} * {side};")
+        loop.add(f"const mdf::i32 la = {self._part(lanes, columns)} * {side};")
         loop.add(f"const {self.index} {self.other.name} = from_b + lb;")
         return loop
+
+    def _part(self, divisor: int, modulus: int = 0) -> str:
+        """``u / divisor % modulus``, u being the number of a thread's piece ``t`` among all of the
+        block: ``thread + t * threads``. All are powers of two, so it is a part of the thread's
+        number beside one of ``t``, which is known when the loop is unrolled.
+        """
+        threads = self.launch.threads
+        side_by_side = max(1, threads // divisor)  # pieces t of so many different parts
+        turns = f"t / {divisor // threads}" if divisor > threads else "t"
+        if modulus:
+            turns = f"{turns} % {max(1, modulus // side_by_side)}"
+        if side_by_side == 1:
+            return f"({turns})"
+        mine = f"thread / {divisor}" if divisor > 1 else "thread"
+        if modulus and modulus <= side_by_side:
+            return f"({mine} % {modulus})"
+        return f"({mine} + {turns} * {side_by_side})"
 
     def _in_bounds(self) -> str:
         """Whether the element at hand is one of the tensor's."""
@@ -201,9 +218,8 @@ class TransposeWriter(KernelWriter):
         width, tile, items = self.launch.vector, self.tile, self.launch.items
         pragma = "#pragma unroll" if items <= MOST_UNROLLED else ""
         loop = self.top.open(f"for (mdf::i32 t = 0; t < {items}; ++t)", pragma)
-        loop.add(f"const mdf::i32 u = threadIdx.x + t * {self.launch.threads};")
-        a = f"u % {tile.lanes} + u / {tile.lanes * tile.down} * {tile.lanes}"
-        loop.add(f"const mdf::i32 lb = u / {tile.lanes} % {tile.down};")
+        a = f"{self._part(1, tile.lanes)} + {self._part(tile.lanes * tile.down)} * {tile.lanes}"
+        loop.add(f"const mdf::i32 lb = {self._part(tile.lanes, tile.down)};")
         loop.add(f"const mdf::i32 la = ({a}) * {width};")
         loop.add(f"const {self.index} {self.other.name} = from_b + lb;")
         loop.add(f"const {self.index} {self.fast.name} = from_a + la;")

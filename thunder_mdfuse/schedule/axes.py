@@ -66,7 +66,7 @@ def _rewrite_instr(instr: Instr, change: Callable[[Size], Size]) -> Instr:
     elif isinstance(detail, Draw):
         detail = replace(detail, counter=change(detail.counter))
     elif isinstance(detail, InRange):
-        detail = InRange(_changed(detail.bounds, change))
+        detail = replace(detail, bounds=_changed(detail.bounds, change))
     elif isinstance(detail, Position):
         detail = replace(detail, mask=_changed(detail.mask, change))
     return replace(instr, detail=detail)

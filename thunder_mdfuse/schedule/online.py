@@ -5,11 +5,12 @@ where nothing is stored for each column, a kernel of one pass can share a row am
 
     sum(exp(x - amax(x)))      reduce_sum_exp      Milakov, Gimelshein: Online normalizer
                                                    calculation for softmax, 2018
+    amax(x), beside it         amax_of             what that sum has seen
     sum((x - sum(x) / n)**2)   reduce_squares      Welford: Note on a method for calculating
                                                    corrected sums of squares and products, 1962
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from thunder_mdfuse.ir.types import DType
@@ -32,16 +33,24 @@ def in_one_pass(plan: KernelPlan, is_length: Callable[[Instr, bool], bool]) -> K
 
     ``is_length(instr, inverted)``: whether a number is the length of a row, or one part of it.
     """
+    found = _Found(plan, is_length)
     body = list(plan.body)
+    seen: dict[int, int] = {}
     for at, instr in enumerate(plan.body):
         if instr.op == "reduce_sum" and instr.dtype.compute in REAL:
-            found = _Found(plan, is_length).of(instr)
-            if found is not None:
-                op, operand = found
+            single = found.of(instr)
+            if single is not None:
+                op, operand = single
                 body[at] = replace(instr, op=op, args=(operand,))
+                if op != "reduce_squares":
+                    largest = (n for n in range(at) if found.is_largest(n, operand))
+                    seen |= dict.fromkeys(largest, at)
     if tuple(body) == plan.body:
         return plan
-    return replace(plan, body=_phased(body))
+    for largest, total in seen.items():
+        body[largest] = replace(body[largest], op="amax_of", args=(total,))
+    plan = _sorted(replace(plan, body=tuple(body)))
+    return replace(plan, body=_phased(plan.body))
 
 
 class _Found:
@@ -61,7 +70,7 @@ class _Found:
         if difference.op != "sub":
             return None
         x, subtracted = (self._through_casts(a) for a in difference.args)
-        if self._is_largest(subtracted, x):
+        if self.is_largest(subtracted, x):
             return "reduce_sum_exp", x
         return self._largest_or_zero(subtracted, x)
 
@@ -88,7 +97,7 @@ class _Found:
             return self.is_length(self.body[self._through_casts(number.args[0])], False)
         return self.is_length(number, True)
 
-    def _is_largest(self, at: int, x: int) -> bool:
+    def is_largest(self, at: int, x: int) -> bool:
         """Whether ``at`` is the largest ``x`` of the row."""
         instr = self.body[at]
         return instr.op == "reduce_amax" and self._through_casts(instr.args[0]) == x
@@ -100,7 +109,7 @@ class _Found:
             return None
         condition, zero, largest = (self._through_casts(a) for a in choice.args)
         equal = self.body[condition]
-        if equal.op != "eq" or not self._is_const(zero, 0.0) or not self._is_largest(largest, x):
+        if equal.op != "eq" or not self._is_const(zero, 0.0) or not self.is_largest(largest, x):
             return None
         size, infinity = (self._through_casts(a) for a in equal.args)
         seen = self.body[size]
@@ -123,7 +132,25 @@ class _Found:
         return at
 
 
-def _phased(body: list[Instr]) -> tuple[Instr, ...]:
+def _sorted(plan: KernelPlan) -> KernelPlan:
+    """``plan`` with every instruction behind its operands, otherwise in the same order."""
+    order: dict[int, int] = {}
+
+    def place(at: int) -> None:
+        if at not in order:
+            for operand in plan.body[at].args:
+                place(operand)
+            order[at] = len(order)
+
+    for at in range(len(plan.body)):
+        place(at)
+    body = tuple(
+        replace(plan.body[at], args=tuple(order[a] for a in plan.body[at].args)) for at in order
+    )
+    return replace(plan, body=body, stores=tuple(s.moved(order) for s in plan.stores))
+
+
+def _phased(body: Sequence[Instr]) -> tuple[Instr, ...]:
     """``body`` with the phase of each instruction found anew."""
     found: list[Instr] = []
     for instr in body:

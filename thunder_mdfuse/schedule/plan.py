@@ -119,12 +119,14 @@ class Index:
 
 @dataclass(frozen=True)
 class InRange:
-    """Whether all bounds hold."""
+    """Whether all bounds hold. ``access`` is ``vector`` where that is one answer for a vector."""
 
     bounds: tuple[Bound, ...]
+    access: str = "lane"
 
     def __str__(self) -> str:
-        return " and ".join(map(str, self.bounds))
+        once = " vector" if self.access == "vector" else ""
+        return " and ".join(map(str, self.bounds)) + once
 
 
 @dataclass(frozen=True)

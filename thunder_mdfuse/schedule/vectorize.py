@@ -3,7 +3,8 @@ many.
 
 An access is a *vector* when it steps by one element along the fastest axis and every other step,
 its offset and its pointer are multiples of the vector; a *broadcast* when it does not move along
-that axis; otherwise it goes *lane* by lane. Where memory is aligned otherwise than the rest, loads
+that axis; otherwise it goes *lane* by lane. A load under a condition is a vector where the condition is
+one for all of a vector, as where a ``cat``'s parts end between two vectors. Where memory is aligned otherwise than the rest, loads
 may go *across* its 16-byte pieces. The width is the widest that all candidates allow, else
 the widest that any allows, the rest going lane by lane. What was decided from hints is recorded as
 a guard.
@@ -11,13 +12,14 @@ a guard.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.decide import Decider
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.types import DType
-from thunder_mdfuse.schedule.plan import Bound, Buffer, Draw, Instr, KernelPlan, Load
+from thunder_mdfuse.schedule.plan import Bound, Buffer, Draw, InRange, Instr, KernelPlan, Load
 
 ACCESS_BYTES = 16
 WIDEST = 8
@@ -45,17 +47,19 @@ def vectorized(
     fast = plan.fast.name if plan.fast is not None else ""
     moving = plan.moving(fast)
     candidates = _candidates(plan, fast, moving)
-    leading = {key: found for key, found in candidates.items() if leads(found[1])}
-    width = _width(plan, decide, alignments, leading, widest, across)
+    leading = {key: found for key, found in candidates.items() if leads(found.rest)}
+    certain = {key: found for key, found in leading.items() if not found.bounds}
+    width = _width(plan, decide, alignments, certain or leading, widest, across)
     allowed = {
         key
-        for key, (buffer, rest) in candidates.items()
-        if width > 1 and _fits(buffer, rest, width, decide, alignments, plan)
+        for key, found in candidates.items()
+        if width > 1 and _fits(found, width, decide, alignments, plan)
     }
-    spanning = {k for k, (buffer, _) in candidates.items() if across and _spans(k, buffer, width)}
+    spanning = {k for k, found in candidates.items() if across and _spans(k, found, width)}
     body = _loads(plan, moving, allowed, spanning - allowed)
     if width % WORDS == 0:
         body = tuple(_drawn_at_once(i, plan, fast, moving, decide) for i in body)
+    body = tuple(_told_at_once(i, plan, moving, width, decide) for i in body)
     stores = tuple(
         replace(s, access=_access(s.offset, moving, ("store", n), allowed, ()))
         for n, s in enumerate(plan.stores)
@@ -78,34 +82,35 @@ def shifted(
     if any(b.space != "global" for b in plan.buffers):
         return None
     moving = plan.moving(fast.name)
-    candidates = _candidates(plan, fast.name, moving)
+    every = _candidates(plan, fast.name, moving).items()
+    candidates = {key: found for key, found in every if not found.bounds}
     aligned = {
         key: found
         for key, found in candidates.items()
-        if alignments.get(found[0].value, FRESH_ALIGNMENT) == ACCESS_BYTES
+        if alignments.get(found.buffer.value, FRESH_ALIGNMENT) == ACCESS_BYTES
     }
     if not aligned:
         return None
-    width = min(WIDEST, ACCESS_BYTES // min(b.dtype.itemsize for b, _ in candidates.values()))
-    fit = (_fits(b, r, width, decide, alignments, plan) for b, r in candidates.values())
+    width = min(WIDEST, ACCESS_BYTES // min(c.buffer.dtype.itemsize for c in candidates.values()))
+    fit = (_fits(c, width, decide, alignments, plan) for c in candidates.values())
     if width == 1 or (all(fit) and decide.divides(width, fast.extent)):
         return None
     if not decide.less(SHORT_ROW * width, fast.extent):
         return None
 
     def importance(key: Key) -> tuple[bool, bool, int]:
-        buffer, rest = aligned[key]
+        buffer, rest, _ = aligned[key]
         return key[0] == "store", bool(sizes.symbols(rest)), buffer.dtype.itemsize
 
     lead = max(aligned, key=importance)
-    begin = aligned[lead][1]
+    begin = aligned[lead].rest
 
     def in_step(key: Key) -> bool:
-        apart = sizes.add(aligned[key][1], sizes.multiply(-1, begin))
+        apart = sizes.add(aligned[key].rest, sizes.multiply(-1, begin))
         return all(decide.divides(width, s) for s in steps(apart, _varying(plan)))
 
     together = {key for key in aligned if key == lead or in_step(key)}
-    across = {key for key, (buffer, _) in candidates.items() if _spans(key, buffer, width)}
+    across = {key for key, found in candidates.items() if _spans(key, found, width)}
     body = _loads(plan, moving, together, across - together)
     stores = tuple(
         replace(s, access=_access(s.offset, moving, ("store", n), together, ()))
@@ -131,6 +136,18 @@ def _drawn_at_once(
     return replace(instr, detail=replace(draw, access="vector"))
 
 
+def _told_at_once(
+    instr: Instr, plan: KernelPlan, moving: set[str], width: int, decide: Decider
+) -> Instr:
+    """A condition that is one for all of a vector is told once."""
+    told = instr.detail
+    if width == 1 or not isinstance(told, InRange) or not _moves(told.bounds, moving):
+        return instr
+    if not _uniform(told.bounds, plan, width, decide):
+        return instr
+    return replace(instr, detail=replace(told, access="vector"))
+
+
 def whole_loads(plan: KernelPlan, width: int) -> set[int]:
     """The loads that are fetched as whole vectors of ``width`` elements.
 
@@ -153,11 +170,19 @@ def whole_loads(plan: KernelPlan, width: int) -> set[int]:
 Key = tuple[str, int]
 
 
-def _candidates(plan: KernelPlan, fast: str, moving: set[str]) -> dict[Key, tuple[Buffer, Size]]:
-    """The accesses that step by one along ``fast``, each with its buffer and the rest of its
-    offset.
+class _Candidate(NamedTuple):
+    """What an access that steps by one along the fastest axis goes to, the ``rest`` of its offset,
+    and those of its conditions that are not the same all along that axis.
     """
-    found: dict[Key, tuple[Buffer, Size]] = {}
+
+    buffer: Buffer
+    rest: Size
+    bounds: tuple[Bound, ...]
+
+
+def _candidates(plan: KernelPlan, fast: str, moving: set[str]) -> dict[Key, _Candidate]:
+    """The accesses that step by one along ``fast``."""
+    found: dict[Key, _Candidate] = {}
     accesses: list[tuple[Key, int, Size, tuple[Bound, ...]]] = [
         (("store", n), s.buffer, s.offset, ()) for n, s in enumerate(plan.stores) if s.mode == "set"
     ]
@@ -169,14 +194,32 @@ def _candidates(plan: KernelPlan, fast: str, moving: set[str]) -> dict[Key, tupl
         step = sizes.coefficient(offset, fast)
         if step is None or sizes.symbols(step[1]) & moving:
             continue  # an element wherever a position says
-        if step[0] == 1 and not _moves(mask, moving):
-            found[key] = (plan.buffers[buffer], step[1])
+        bounds = tuple(b for b in mask if _moves((b,), moving))
+        if step[0] == 1:
+            found[key] = _Candidate(plan.buffers[buffer], step[1], bounds)
     return found
 
 
-def _spans(key: Key, buffer: Buffer, width: int) -> bool:
+def _uniform(bounds: tuple[Bound, ...], plan: KernelPlan, width: int, decide: Decider) -> bool:
+    """Whether each bound holds for all of a vector or for none of it, wherever a vector begins."""
+    if plan.fast is None or not decide.divides(width, plan.fast.extent):
+        return False
+    fast, varying = plan.fast.name, _varying(plan)
+    moving = plan.moving(fast)
+    for bound in bounds:
+        step = sizes.coefficient(bound.index, fast)
+        if step is None or step[0] != 1 or sizes.symbols(step[1]) & moving:
+            return False
+        ends = (*steps(step[1], varying), *steps(bound.extent, varying))
+        if not all(decide.divides(width, s) for s in ends):
+            return False
+    return True
+
+
+def _spans(key: Key, found: _Candidate, width: int) -> bool:
     """Whether the access is a load of whole pieces of memory, which may lie across them."""
-    return key[0] == "load" and width * buffer.dtype.itemsize >= ACCESS_BYTES
+    whole = width * found.buffer.dtype.itemsize >= ACCESS_BYTES
+    return key[0] == "load" and whole and not found.bounds
 
 
 def _loads(
@@ -210,13 +253,13 @@ def _width(
     plan: KernelPlan,
     decide: Decider,
     alignments: Mapping[Use, int],
-    candidates: dict[Key, tuple[Buffer, Size]],
+    candidates: dict[Key, _Candidate],
     widest: int,
     across: bool,
 ) -> int:
     if not candidates or plan.fast is None:
         return 1
-    smallest = min(b.dtype.itemsize for b, _ in candidates.values())
+    smallest = min(c.buffer.dtype.itemsize for c in candidates.values())
     # Of a flat kernel some elements may be left over; along a row every vector has to be whole.
     flat = plan.family == "pointwise" and len(plan.columns) == 1
     widths = []
@@ -228,9 +271,9 @@ def _width(
     for every in (True, False):
         for width in widths:
             fit = [
-                _fits(b, r, width, decide, alignments, plan)
-                or (every and across and _spans(key, b, width))
-                for key, (b, r) in candidates.items()
+                _fits(found, width, decide, alignments, plan)
+                or (every and across and _spans(key, found, width))
+                for key, found in candidates.items()
             ]
             if all(fit) if every else any(fit):
                 return width
@@ -238,17 +281,14 @@ def _width(
 
 
 def _fits(
-    buffer: Buffer,
-    rest: Size,
-    width: int,
-    decide: Decider,
-    alignments: Mapping[Use, int],
-    plan: KernelPlan,
+    found: _Candidate, width: int, decide: Decider, alignments: Mapping[Use, int], plan: KernelPlan
 ) -> bool:
-    needed = min(ACCESS_BYTES, width * buffer.dtype.itemsize)
-    if alignments.get(buffer.value, FRESH_ALIGNMENT) < needed:
+    needed = min(ACCESS_BYTES, width * found.buffer.dtype.itemsize)
+    if alignments.get(found.buffer.value, FRESH_ALIGNMENT) < needed:
         return False
-    return all(decide.divides(width, step) for step in steps(rest, _varying(plan)))
+    if not all(decide.divides(width, step) for step in steps(found.rest, _varying(plan))):
+        return False
+    return not found.bounds or _uniform(found.bounds, plan, width, decide)
 
 
 def _varying(plan: KernelPlan) -> set[str]:
