@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_241ca78a89(
+extern "C" __global__ void __launch_bounds__(128, 6) mdf_inner_outer_143f0e6c42(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_241ca78a89(
   const mdf::i32 block = blockIdx.x;
   const mdf::i32 lane = threadIdx.x;
   const mdf::i32 first = block;
-  MDF_SHARED(float, scratch_f32, 4);
+  MDF_SHARED(float, scratch7, 8);
   mdf::Vec<float, 8> o14[2];
   #pragma unroll
   for (mdf::i32 t = 0; t < 2; ++t) {
@@ -43,6 +43,7 @@ extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_241ca78a89(
       }
     }
   }
+  mdf::u32 turn = 0;
   for (mdf::i32 base = block * 1; base < p1; base += p0) {
     const mdf::i32 row = base;
     const mdf::i32 d0 = row;
@@ -91,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_241ca78a89(
         o14[t].v[j] = mdf::Sum::apply(o14[t].v[j], v13);
       }
     }
-    const float v7 = mdf::group_reduce<mdf::Sum, 128, 128>(a7, scratch_f32);
+    const float v7 = mdf::group_reduce_at<mdf::Sum, 128, 128>(a7, scratch7, turn);
     const float v9 = mdf::loose_div(v7, v8);
     #pragma unroll
     for (mdf::i32 t = 0; t < 2; ++t) {
@@ -115,6 +116,7 @@ extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_241ca78a89(
       }
       mdf::store<8>(b4, c + d0 * p2, mdf::from_compute<mdf::bf16>(y4));
     }
+    turn ^= 4;
   }
   #pragma unroll
   for (mdf::i32 t = 0; t < 2; ++t) {
@@ -122,14 +124,14 @@ extern "C" __global__ void __launch_bounds__(128, 5) mdf_inner_outer_241ca78a89(
     const mdf::i32 d1 = c;
     mdf::store<8>(b6, block * p2 + c, o14[t]);
   }
-  const mdf::i32 tree = block / 4;
-  const mdf::i32 members = mdf::minimum<mdf::i32>(4, p0 - tree * 4);
+  const mdf::i32 tree = block / 5;
+  const mdf::i32 members = mdf::minimum<mdf::i32>(5, p0 - tree * 5);
   if (!mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b7), 1 + tree, members)) return;
   for (mdf::i32 c = threadIdx.x * 8; c < p2; c += 1024) {
-    mdf::Vec<float, 8> s14 = mdf::load<8>(b6, (tree * 4) * p2 + c);
+    mdf::Vec<float, 8> s14 = mdf::load<8>(b6, (tree * 5) * p2 + c);
     #pragma unroll 4
     for (mdf::i32 q = 1; q < members; ++q) {
-      const mdf::Vec<float, 8> z = mdf::load<8>(b6, (tree * 4 + q) * p2 + c);
+      const mdf::Vec<float, 8> z = mdf::load<8>(b6, (tree * 5 + q) * p2 + c);
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
         s14.v[j] = mdf::Sum::apply(s14.v[j], z.v[j]);

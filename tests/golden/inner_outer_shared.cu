@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_b757e7be38(
+extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_e84a7c3f81(
     MDF_IN(double) b0,
     MDF_IN(double) b1,
     MDF_IN(double) b2,
@@ -20,7 +20,8 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_b757e7be38(
   const mdf::i32 block = blockIdx.x;
   const mdf::i32 lane = threadIdx.x;
   const mdf::i32 first = block;
-  MDF_SHARED(double, scratch_f64, 16);
+  MDF_SHARED(double, scratch3, 16);
+  MDF_SHARED(double, scratch10, 16);
   MDF_DYNAMIC_SHARED_AT(double, o19, 5120, 0);
   #pragma unroll
   for (mdf::i32 t = 0; t < 5; ++t) {
@@ -116,8 +117,8 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_b757e7be38(
         }
       }
     }
-    const double v3 = mdf::group_reduce<mdf::Sum, 512, 512>(a3, scratch_f64);
-    const double v10 = mdf::group_reduce<mdf::Sum, 512, 512>(a10, scratch_f64);
+    const double v3 = mdf::group_reduce_at<mdf::Sum, 512, 512>(a3, scratch3, 0);
+    const double v10 = mdf::group_reduce_at<mdf::Sum, 512, 512>(a10, scratch10, 0);
     const double v12 = mdf::div(v3, v11);
     const double v14 = mdf::div(v10, v11);
     #pragma unroll

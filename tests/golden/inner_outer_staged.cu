@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_2499147928(
+extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_91e67f60d4(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_2499147928(
   const mdf::i32 block = blockIdx.x;
   const mdf::i32 lane = threadIdx.x;
   const mdf::i32 first = block;
-  MDF_SHARED(float, scratch_f32, 16);
+  MDF_SHARED(float, scratch7, 32);
   mdf::Vec<float, 8> o14[2];
   #pragma unroll
   for (mdf::i32 t = 0; t < 2; ++t) {
@@ -51,6 +51,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_2499147928(
     mdf::commit_copies();
   }
   mdf::i32 stage = 0;
+  mdf::u32 turn = 0;
   for (mdf::i32 base = block * 1; base < p1; base += p0) {
     const mdf::i32 row = base;
     const mdf::i32 d0 = row;
@@ -86,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_2499147928(
         o14[t].v[j] = mdf::Sum::apply(o14[t].v[j], v13);
       }
     }
-    const float v7 = mdf::group_reduce<mdf::Sum, 512, 512>(a7, scratch_f32);
+    const float v7 = mdf::group_reduce_at<mdf::Sum, 512, 512>(a7, scratch7, turn);
     const float v9 = mdf::loose_div(v7, v8);
     #pragma unroll
     for (mdf::i32 t = 0; t < 2; ++t) {
@@ -110,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_2499147928(
       }
       mdf::store<8>(b4, c + d0 * p2, mdf::from_compute<mdf::bf16>(y4));
     }
+    turn ^= 16;
     {
       const mdf::i32 row = base + 4 * p0;
       if (MDF_IN_BOUNDS(row < p1)) {

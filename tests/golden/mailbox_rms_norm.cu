@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_row_79480330db(
+extern "C" __global__ void __launch_bounds__(512) mdf_row_276e7ea40b(
     MDF_IN(mdf::u64) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_79480330db(
   const mdf::i32 d0 = row;
   const mdf::i32 lane = threadIdx.x;
   const float v5 = s0;
-  MDF_SHARED(float, scratch_f32, 16);
+  MDF_SHARED(float, scratch4, 16);
   mdf::Vec<float, 8> h0[2];
   mdf::Vec<mdf::bf16, 8> h1[2];
   float a4 = mdf::Sum::identity<float>();
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_79480330db(
     mdf::store<8>(b4, c + d0 * p0, mdf::from_compute<mdf::bf16>(y4));
     mdf::store<8>(b3, c + d0 * p0, mdf::from_compute<mdf::bf16>(y3));
   }
-  const float v4 = mdf::group_reduce<mdf::Sum, 512, 512>(a4, scratch_f32);
+  const float v4 = mdf::group_reduce_at<mdf::Sum, 512, 512>(a4, scratch4, 0);
   const float v6 = mdf::div(v4, v5);
   const float v8 = mdf::add(v6, static_cast<float>(1e-05));
   const float v9 = mdf::rsqrt(v8);

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_outer_1e52126b8d(
+extern "C" __global__ void __launch_bounds__(512) mdf_outer_6b881aebf2(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -36,8 +36,8 @@ extern "C" __global__ void __launch_bounds__(512) mdf_outer_1e52126b8d(
       }
     }
   }
-  MDF_DYNAMIC_SHARED_AT(float, scratch_f32, 256, 0);
-  const auto w1 = mdf::column_reduce<mdf::Max, 4, 512>(a1, scratch_f32);
+  MDF_DYNAMIC_SHARED_AT(float, scratch1, 256, 0);
+  const auto w1 = mdf::column_reduce<mdf::Max, 4, 512>(a1, scratch1);
   auto a4 = mdf::identities<mdf::Sum, float, 4>();
   #pragma unroll
   for (mdf::i32 t = 0; t < 4; ++t) {
@@ -54,7 +54,8 @@ extern "C" __global__ void __launch_bounds__(512) mdf_outer_1e52126b8d(
       }
     }
   }
-  const auto w4 = mdf::column_reduce<mdf::Sum, 4, 512>(a4, scratch_f32);
+  MDF_DYNAMIC_SHARED_AT(float, scratch4, 256, 0);
+  const auto w4 = mdf::column_reduce<mdf::Sum, 4, 512>(a4, scratch4);
   #pragma unroll
   for (mdf::i32 t = 0; t < 4; ++t) {
     const mdf::i32 c = begin + y + t * 128;

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_outer_a645083796(
+extern "C" __global__ void __launch_bounds__(256) mdf_outer_4d01a1486c(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_a645083796(
       }
     }
   }
-  MDF_DYNAMIC_SHARED_AT(float, scratch_f32, 512, 0);
-  const auto w1 = mdf::column_reduce<mdf::Sum, 16, 256>(a1, scratch_f32);
+  MDF_DYNAMIC_SHARED_AT(float, scratch1, 512, 0);
+  const auto w1 = mdf::column_reduce<mdf::Sum, 16, 256>(a1, scratch1);
   mdf::Vec<float, 4> w3;
   #pragma unroll
   for (mdf::i32 j = 0; j < 4; ++j) {

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_outer_5185a1eb8a(
+extern "C" __global__ void __launch_bounds__(256) mdf_outer_09a34714d9(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -48,8 +48,8 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_5185a1eb8a(
       }
     }
   }
-  MDF_DYNAMIC_SHARED_AT(float, scratch_f32, 512, 0);
-  const auto w3 = mdf::column_reduce<mdf::Sum, 16, 256>(a3, scratch_f32);
+  MDF_DYNAMIC_SHARED_AT(float, scratch3, 512, 0);
+  const auto w3 = mdf::column_reduce<mdf::Sum, 16, 256>(a3, scratch3);
   if (live && y == 0) {
     mdf::Vec<float, 4> y3;
     #pragma unroll

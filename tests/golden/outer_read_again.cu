@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_outer_9021e28b08(
+extern "C" __global__ void __launch_bounds__(512) mdf_outer_907b133a13(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -38,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(512) mdf_outer_9021e28b08(
       }
     }
   }
-  MDF_DYNAMIC_SHARED_AT(float, scratch_f32, 256, 0);
-  const auto w1 = mdf::column_reduce<mdf::Max, 4, 512>(a1, scratch_f32);
+  MDF_DYNAMIC_SHARED_AT(float, scratch1, 256, 0);
+  const auto w1 = mdf::column_reduce<mdf::Max, 4, 512>(a1, scratch1);
   auto a4 = mdf::identities<mdf::Sum, float, 4>();
   for (mdf::i32 k = begin + y; live && k < end; k += 512) {
     mdf::Vec<float, 4> h0[4];
@@ -67,7 +67,8 @@ extern "C" __global__ void __launch_bounds__(512) mdf_outer_9021e28b08(
       }
     }
   }
-  const auto w4 = mdf::column_reduce<mdf::Sum, 4, 512>(a4, scratch_f32);
+  MDF_DYNAMIC_SHARED_AT(float, scratch4, 256, 0);
+  const auto w4 = mdf::column_reduce<mdf::Sum, 4, 512>(a4, scratch4);
   for (mdf::i32 k = begin + y; live && k < end; k += 512) {
     mdf::Vec<float, 4> h0[4];
     #pragma unroll

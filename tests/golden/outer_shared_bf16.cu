@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_outer_e1766c80a1(
+extern "C" __global__ void __launch_bounds__(256) mdf_outer_f470fad92b(
     MDF_IN(mdf::bf16) b0,
     MDF_OUT(mdf::bf16) b1,
     MDF_INOUT(float) b2,
@@ -45,8 +45,8 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_e1766c80a1(
       }
     }
   }
-  MDF_DYNAMIC_SHARED_AT(float, scratch_f32, 2048, 0);
-  a1 = mdf::column_reduce<mdf::Sum, 32, 256>(a1, scratch_f32);
+  MDF_DYNAMIC_SHARED_AT(float, scratch1, 2048, 0);
+  a1 = mdf::column_reduce<mdf::Sum, 32, 256>(a1, scratch1);
   if (live && y == 0) {
     mdf::Vec<float, 8> o2;
     #pragma unroll
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_outer_e1766c80a1(
       a1.v[j] = mdf::Sum::apply(a1.v[j], o2.v[j]);
     }
   }
-  const auto w1 = mdf::column_reduce<mdf::Sum, 32, 256>(a1, scratch_f32);
+  const auto w1 = mdf::column_reduce<mdf::Sum, 32, 256>(a1, scratch1);
   if (live && y == 0) {
     mdf::Vec<float, 8> y1;
     #pragma unroll

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(1024) mdf_row_ab4f9f78e1(
+extern "C" __global__ void __launch_bounds__(1024) mdf_row_bc0bcfd641(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(1024) mdf_row_ab4f9f78e1(
   const mdf::i32 d0 = row;
   const mdf::i32 lane = threadIdx.x;
   const float v5 = s0;
-  MDF_SHARED(float, scratch_f32, 32);
+  MDF_SHARED(float, scratch4, 32);
   MDF_DYNAMIC_SHARED_AT(mdf::bf16, h0, 57344, 0);
   MDF_DYNAMIC_SHARED_AT(mdf::bf16, h1, 57344, 114688);
   float a4 = mdf::Sum::identity<float>();
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(1024) mdf_row_ab4f9f78e1(
       mdf::store<8>(b3, c + d0 * p0, mdf::from_compute<mdf::bf16>(y3));
     }
   }
-  const float v4 = mdf::group_reduce<mdf::Sum, 1024, 1024>(a4, scratch_f32);
+  const float v4 = mdf::group_reduce_at<mdf::Sum, 1024, 1024>(a4, scratch4, 0);
   const float v6 = mdf::loose_div(v4, v5);
   const float v8 = mdf::add(v6, static_cast<float>(1e-05));
   const float v9 = mdf::rsqrt(v8);

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_row_590737f873(
+extern "C" __global__ void __launch_bounds__(512) mdf_row_66765992bc(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0) {
@@ -8,7 +8,8 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_590737f873(
   const mdf::i32 part = mdf::cluster_rank();
   const mdf::i32 d0 = row;
   const mdf::i32 lane = threadIdx.x;
-  MDF_SHARED(float, scratch_f32, 16);
+  MDF_SHARED(float, scratch1, 16);
+  MDF_SHARED(float, scratch4, 16);
   MDF_SHARED(float, e1, 1);
   MDF_SHARED(float, e4, 1);
   mdf::Vec<float, 4> h0[5];
@@ -34,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_590737f873(
       }
     }
   }
-  a1 = mdf::group_reduce<mdf::Max, 512, 512>(a1, scratch_f32);
+  a1 = mdf::group_reduce_at<mdf::Max, 512, 512>(a1, scratch1, 0);
   if (lane == 0) {
     mdf::store1(e1, 0, a1);
   }
@@ -61,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_590737f873(
       }
     }
   }
-  a4 = mdf::group_reduce<mdf::Sum, 512, 512>(a4, scratch_f32);
+  a4 = mdf::group_reduce_at<mdf::Sum, 512, 512>(a4, scratch4, 0);
   if (lane == 0) {
     mdf::store1(e4, 0, a4);
   }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_0107ad97c7(
+extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_1461cee80c(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_OUT(mdf::bf16) b2,
@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_0107ad97c7(
   const mdf::i32 d0 = row;
   const mdf::i32 lane = threadIdx.x;
   const float v3 = s0;
-  MDF_SHARED(float, scratch_f32, 8);
+  MDF_SHARED(float, scratch2, 8);
   mdf::Vec<mdf::bf16, 8> h0[2];
   float a2 = mdf::Sum::identity<float>();
   #pragma unroll
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_0107ad97c7(
       a2 = mdf::Sum::apply(a2, v1);
     }
   }
-  const float v2 = mdf::group_reduce<mdf::Sum, 256, 256>(a2, scratch_f32);
+  const float v2 = mdf::group_reduce_at<mdf::Sum, 256, 256>(a2, scratch2, 0);
   const float v4 = mdf::loose_div(v2, v3);
   const float v6 = mdf::add(v4, static_cast<float>(1e-05));
   const float v7 = mdf::rsqrt(v6);

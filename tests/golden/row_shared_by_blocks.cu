@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_row_0a438beca1(
+extern "C" __global__ void __launch_bounds__(256) mdf_row_e336df4618(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     MDF_INOUT(float) b2,
@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_row_0a438beca1(
   const mdf::i32 part = blockIdx.x % p0;
   const mdf::i32 d0 = row;
   const mdf::i32 lane = threadIdx.x;
-  MDF_SHARED(float, scratch_f32, 8);
+  MDF_SHARED(float, scratch1, 8);
   float a1 = mdf::Sum::identity<float>();
   for (mdf::i32 f = 0; f < 8; f += 4) {
     mdf::Vec<float, 4> h0[4];
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_row_0a438beca1(
       }
     }
   }
-  a1 = mdf::group_reduce<mdf::Sum, 256, 256>(a1, scratch_f32);
+  a1 = mdf::group_reduce_at<mdf::Sum, 256, 256>(a1, scratch1, 0);
   if (lane == 0) {
     mdf::store1(b2, row * p0 + part, a1);
   }
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_row_0a438beca1(
   for (mdf::i32 q = lane; q < p0; q += 256) {
     a1 = mdf::Sum::apply(a1, mdf::load1(b2, row * p0 + q));
   }
-  const float v1 = mdf::group_reduce<mdf::Sum, 256, 256>(a1, scratch_f32);
+  const float v1 = mdf::group_reduce<mdf::Sum, 256, 256>(a1, scratch1);
   if (lane == 0) {
     mdf::store1(b1, d0, mdf::from_compute<float>(v1));
   }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) mdf_row_42c4c8376e(
+extern "C" __global__ void __launch_bounds__(128) mdf_row_6ce48e7c65(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -10,7 +10,8 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_42c4c8376e(
   const mdf::i32 row = live ? mine : 0;
   const mdf::i32 d0 = row;
   const mdf::i32 lane = threadIdx.x % 64;
-  MDF_SHARED(float, scratch_f32, 4);
+  MDF_SHARED(float, scratch1, 4);
+  MDF_SHARED(float, scratch4, 4);
   mdf::Vec<float, 4> h0[4];
   float a1 = mdf::Max::identity<float>();
   #pragma unroll
@@ -34,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_42c4c8376e(
       }
     }
   }
-  const float v1 = mdf::group_reduce<mdf::Max, 64, 128>(a1, scratch_f32);
+  const float v1 = mdf::group_reduce_at<mdf::Max, 64, 128>(a1, scratch1, 0);
   float a4 = mdf::Sum::identity<float>();
   #pragma unroll
   for (mdf::i32 t = 0; t < 4; ++t) {
@@ -51,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_42c4c8376e(
       }
     }
   }
-  const float v4 = mdf::group_reduce<mdf::Sum, 64, 128>(a4, scratch_f32);
+  const float v4 = mdf::group_reduce_at<mdf::Sum, 64, 128>(a4, scratch4, 0);
   #pragma unroll
   for (mdf::i32 t = 0; t < 4; ++t) {
     const mdf::i32 c = (t * 64 + lane) * 4;

@@ -43,18 +43,15 @@ class Accumulator:
         self.number = value.dtype.compute
         self.index = "mdf::i64" if plan.launch.wide_index else "mdf::i32"
         number = CPP_TYPES[self.number]
-        kind = ""
         self.running = _RUNNING.get(instr.op)
         if self.running is not None:
             self.functor = f"mdf::{self.running.merge}"
             self.cpp = f"mdf::{self.running.struct}<{number}>"
-            kind = f"{self.running.struct.lower()}_"
         else:
             self.functor = functor(instr.op, instr.dtype)
             pair = "mdf::Indexed" if plan.launch.wide_index else "mdf::Indexed32"
             self.cpp = f"{pair}<{number}>" if self.paired else number
-            kind = "at_" if self.paired else ""
-        self.scratch = f"scratch_{kind}{value.dtype.compute}"
+        self.scratch = f"scratch{n}"
         self.result = CPP_TYPES[instr.dtype.compute]
 
     @property

@@ -94,6 +94,9 @@ class InnerOuterWriter(RowsWriter):
         self.body.guard = "live" if self.per_block > 1 else ""
         unrolled = self.launch.items <= MOST_UNROLLED and self.launch.hold != "none"
         self.unrolled = "#pragma unroll" if unrolled else ""
+        # Of two reductions the barrier of one tells the other, a row later, that it may begin; one
+        # alone takes another place in every second row.
+        self.turns = 2 if self.launch.group > 32 and len(self._reductions()) == 1 else 1
 
     def write(self) -> KernelText:
         """The kernel's text."""
@@ -108,11 +111,15 @@ class InnerOuterWriter(RowsWriter):
         step = f"{parts} * {self.per_block}" if self.per_block > 1 else parts
         if self.staged:
             self._fill_stages(step)
+        if self.turns > 1:
+            self.top.add("mdf::u32 turn = 0;")
         walk = f"{self.index} base = block * {self.per_block}; base < {total}; base += {step}"
         self.top = top.open(f"for ({walk})")
         self._open_row(step, total)
         for phase in range(self.plan.phases):
             self._phase(phase)
+        if self.turns > 1:
+            self.top.add(f"turn ^= {self.launch.threads // 32};")
         if self.staged:
             self._refill_stage(step)
         self.top = top

@@ -73,11 +73,16 @@ class RowsWriter(KernelWriter):
             shift = IndexPrinter(self.arguments, names)(self.launch.shift)
             self.top.add(f"const {self.index} shift = {shift};")
 
+    # In how many places of its scratch a reduction takes turns.
+    turns = 1
+
     def _declare_scratch(self) -> None:
-        every = [Accumulator(self.plan, n) for n, _ in self._reductions()]
+        """Each reduction has shared memory of its own, so that no barrier has to say it is free."""
         if self.launch.group > 32:
-            for name, cpp in {a.scratch: a.cpp for a in every}.items():
-                self.top.add(f"MDF_SHARED({cpp}, {name}, {self.launch.threads // 32});")
+            for n, _ in self._reductions():
+                mine = Accumulator(self.plan, n)
+                count = self.launch.threads // 32 * self.turns
+                self.top.add(f"MDF_SHARED({mine.cpp}, {mine.scratch}, {count});")
 
     def _reductions(self, ends: int | None = None) -> list[tuple[int, Instr]]:
         """The reductions that end a phase, or those that end phase ``ends``, by number."""
@@ -128,9 +133,10 @@ class RowsWriter(KernelWriter):
     def _combine(self, n: int) -> None:
         mine = Accumulator(self.plan, n)
         group, threads = self.launch.group, self.launch.threads
-        scratch = f", {mine.scratch}" if group > 32 else ""
-        width = f"{group}, {threads}" if group > 32 else f"{group}"
-        call = f"mdf::group_reduce<{mine.functor}, {width}>({mine.name}{scratch})"
+        call = f"mdf::group_reduce<{mine.functor}, {group}>({mine.name})"
+        if group > 32:
+            place = f"{mine.scratch}, {'turn' if self.turns > 1 else 0}"
+            call = f"mdf::group_reduce_at<{mine.functor}, {group}, {threads}>({mine.name}, {place})"
         if self.shares_rows:
             self.top.add(f"{mine.name} = {call};")
         else:

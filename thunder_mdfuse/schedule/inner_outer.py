@@ -45,11 +45,12 @@ OUTER_RULES = (
     OuterRule(512, 256, 256, 3),
     OuterRule(1 << 62, 512, 512, 1),
 )
-# Registers that a thread needs beside results and rows: addresses, the values of one vector; found
-# with the compiler, as the least that do not spill, for results in registers and in shared memory.
-OTHER_REGISTERS = {"registers": 34, "shared": 44}
+# Registers that a thread needs beside results and rows: one for each vector of a row, and these for
+# addresses and the values of one vector; found with the compiler, as the least that do not spill,
+# for results in registers and in shared memory.
+OTHER_REGISTERS = {"registers": 30, "shared": 42}
 # The same for sm_100, whose code has more addresses at a time.
-OTHER_REGISTERS_SM_100 = {"registers": 64, "shared": 66}
+OTHER_REGISTERS_SM_100 = {"registers": 62, "shared": 64}
 # The same where rows wait in shared memory.
 OTHER_REGISTERS_STAGED, OTHER_REGISTERS_STAGED_SM_100 = 44, 56
 MOST_REGISTERS = 255
@@ -133,7 +134,7 @@ def _places(
         for blocks in range(rule.blocks, 0, -1):
             registers = min(MOST_REGISTERS, target.registers_per_sm // (rule.threads * blocks))
             registers -= registers % REGISTER_STEP
-            if held <= 4 * (registers - other[sums]):
+            if held <= 4 * (registers - other[sums] - items):
                 return Outer(sums, ahead, 1), "registers", blocks
     return Outer("shared", False, 1), "none", 1
 

@@ -44,8 +44,11 @@ ROW_RULES = (
     RowRule(4096, 512, 512),
     RowRule(1 << 62, 1024, 1024),
 )
-# A long row that only passes by takes no registers from one fetch to the next.
-STREAMED = RowRule(1 << 62, 512, 512)
+# A long row that only passes by takes no registers from one fetch to the next, and its blocks need
+# not be large: while one combines its threads' results, others load. (H200, sums of exponentials of
+# bf16: 238 us with 256 threads, 273 with 512 and 365 with 1024 for [16384, 32000]; 473, 470 and 509
+# for [8192, 128256].)
+STREAMED = RowRule(1 << 62, 256, 256)
 POINTWISE_THREADS = 256
 # Bytes of loads that a thread should have in flight: 45 KB over 2048 threads of an SM is 22.
 BYTES_IN_FLIGHT = 32
@@ -59,6 +62,9 @@ BLOCKS_HELD_BYTES = 32
 PART_THREADS = 256
 PART_ITEMS = 8
 FEW_ROWS = 2
+# From so many times the vectors of a part on. (Reasoned; where elements are looked up, one after
+# another, a block alone took 15 us for the 16384 of a cross-entropy.)
+LONG, LONG_LOOKED_UP = 4, 2
 # A loop of at most so many items is unrolled: only then are held items registers, and not memory
 # that is indexed at run time.
 MOST_UNROLLED = 16
@@ -89,12 +95,11 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
     """The launch of a row kernel: the first rule that the row fits, and where to hold the row."""
     length, vectors = product(a.extent for a in plan.columns), covering(plan, width)
     if _worth_sharing(plan, vectors, decide, target):
-        parts = ceildiv(vectors, PART_THREADS * PART_ITEMS)
-        return Launch(
-            PART_THREADS, width, PART_ITEMS, PART_THREADS, False, "registers", parts=parts
-        )
+        items = _part_items(plan)
+        parts = ceildiv(vectors, PART_THREADS * items)
+        return Launch(PART_THREADS, width, items, PART_THREADS, False, "registers", parts=parts)
     rule = next(r for r in ROW_RULES if not decide.less(r.vectors, vectors))
-    if rule.threads == 1024 and not held_loads(plan):
+    if rule.threads > STREAMED.threads and not held_loads(plan):
         rule = STREAMED
     items = 1
     while decide.less(rule.group * items, vectors):
@@ -133,8 +138,13 @@ def _worth_sharing(plan: KernelPlan, vectors: Size, decide: Decider, target: Tar
     if moving or plan.phases != 2:
         return False
     rows = product(a.extent for a in plan.rows)
-    long = decide.less(4 * PART_THREADS * PART_ITEMS, vectors)
-    return long and decide.less(rows, FEW_ROWS * target.sm_count)
+    least = PART_THREADS * _part_items(plan) * (LONG_LOOKED_UP if plan.positions else LONG)
+    return decide.less(least, vectors) and decide.less(rows, FEW_ROWS * target.sm_count)
+
+
+def _part_items(plan: KernelPlan) -> int:
+    """How many vectors a thread has of a part: one where it has to look elements up."""
+    return 1 if plan.positions else PART_ITEMS
 
 
 def _hold(held: int, items: int, rule: RowRule, target: Target) -> str:

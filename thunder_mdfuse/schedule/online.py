@@ -43,8 +43,7 @@ def in_one_pass(plan: KernelPlan, is_length: Callable[[Instr, bool], bool]) -> K
                 op, operand = single
                 body[at] = replace(instr, op=op, args=(operand,))
                 if op != "reduce_squares":
-                    largest = (n for n in range(at) if found.is_largest(n, operand))
-                    seen |= dict.fromkeys(largest, at)
+                    seen |= {n: at for n in range(at) if found.is_largest(n, operand)}
     if tuple(body) == plan.body:
         return plan
     for largest, total in seen.items():

@@ -3,11 +3,11 @@ many.
 
 An access is a *vector* when it steps by one element along the fastest axis and every other step,
 its offset and its pointer are multiples of the vector; a *broadcast* when it does not move along
-that axis; otherwise it goes *lane* by lane. A load under a condition is a vector where the condition is
-one for all of a vector, as where a ``cat``'s parts end between two vectors. Where memory is aligned otherwise than the rest, loads
-may go *across* its 16-byte pieces. The width is the widest that all candidates allow, else
-the widest that any allows, the rest going lane by lane. What was decided from hints is recorded as
-a guard.
+that axis; otherwise it goes *lane* by lane. A load under a condition is a vector where the
+condition is one for all of a vector, as where the parts of a ``cat`` end between two vectors. Where
+memory is aligned otherwise than the rest, loads may go *across* its 16-byte pieces. The width is
+the widest that all candidates allow, else the widest that any allows, the rest going lane by lane.
+What was decided from hints is recorded as a guard.
 """
 
 from collections.abc import Callable, Mapping
