@@ -68,7 +68,7 @@
 //   warp_reduce<OP, WIDTH = 32>(v)                 WIDTH a power of two up to 32
 //   block_reduce<OP, THREADS>(v, scratch)          scratch: MDF_SHARED(T, s, THREADS / 32)
 //   group_reduce<OP, GROUP, THREADS>(v, scratch)   GROUP consecutive threads own one row
-//   group_reduce_at<OP, GROUP, THREADS>(v, scratch, place)   the same with one barrier less
+//   group_put<OP>(v, scratch, place), group_get<OP, GROUP, THREADS>(scratch, place)   its two steps
 //   group_reduce<OP, GROUP>(v)                     the same for GROUP <= 32
 //   Every thread gets the result. More than a warp: one barrier before scratch is written and one
 //   after, so the same scratch may be used again at once; all threads of the block have to call.

@@ -155,45 +155,50 @@ MDF_DEVICE T warp_reduce(T v MDF_SITE) {
 }
 
 // Over each GROUP of consecutive threads out of THREADS, one group a row: GROUP is a power of two up
-// to 32, or a multiple of 32 that divides THREADS. `scratch` is a shared array, of which THREADS / 32
-// elements of T from `place` on are used, which nobody may still be reading; not touched when GROUP
-// <= 32. One barrier of the block when GROUP > 32: two calls in turn may have the same place when
-// there is another barrier of the block between them.
+// to 32, or a multiple of 32 that divides THREADS. In two steps with a barrier of the block between
+// them, so that several reductions share one: each warp puts its part, each thread gets the whole.
+// `scratch` is a shared array, of which THREADS / 32 elements of T from `place` on are used, which
+// nobody may still be reading; one step and no memory when GROUP <= 32.
+template <class OP, class T, class S>
+MDF_DEVICE void group_put(T v, S scratch, u32 place MDF_SITE) {
+  v = warp_reduce<OP, WARP>(v MDF_PASS);
+  if (lane_index() == 0) store1(scratch, place + warp_index(), v MDF_PASS);
+}
+template <class OP, int GROUP, int THREADS, class S>
+MDF_DEVICE Element<S> group_get(S scratch, u32 place MDF_SITE) {
+  static_assert(GROUP % WARP == 0 && GROUP > WARP && THREADS % GROUP == 0,
+                "a group has whole warps, more than one, and divides the block");
+  using T = Element<S>;
+  constexpr int WARPS = GROUP / WARP;
+  const u32 lane = lane_index();
+  const u32 warp = warp_index();
+  const u32 first = place + warp - warp % WARPS;
+  if constexpr (is_float<T> && WARPS <= 8) {
+    // Every thread has all of them sooner than shuffles would bring them.
+    T total = load1(scratch, first MDF_PASS);
+#pragma unroll
+    for (int k = 1; k < WARPS; ++k) total = OP::apply(total, load1(scratch, first + k MDF_PASS));
+    return total;
+  } else if constexpr ((WARPS & (WARPS - 1)) == 0) {
+    return warp_reduce<OP, WARPS>(load1(scratch, first + lane % WARPS MDF_PASS) MDF_PASS);
+  } else {
+    T part = OP::template identity<T>();
+    if (lane < WARPS) part = load1(scratch, first + lane MDF_PASS);
+    return warp_reduce<OP, WARP>(part MDF_PASS);
+  }
+}
+// Both, with scratch that the call before may have used: one more barrier.
 template <class OP, int GROUP, int THREADS, class T, class S>
-MDF_DEVICE T group_reduce_at(T v, S scratch, u32 place MDF_SITE) {
+MDF_DEVICE T group_reduce(T v, S scratch MDF_SITE) {
   static_assert(THREADS % WARP == 0, "a block has whole warps");
   if constexpr (GROUP <= WARP) {
     return warp_reduce<OP, GROUP>(v MDF_PASS);
   } else {
-    static_assert(GROUP % WARP == 0 && THREADS % GROUP == 0,
-                  "a group has whole warps and divides the block");
-    constexpr int WARPS = GROUP / WARP;
-    v = warp_reduce<OP, WARP>(v MDF_PASS);
-    const u32 lane = lane_index();
-    const u32 warp = warp_index();
-    const u32 first = place + warp - warp % WARPS;
-    if (lane == 0) store1(scratch, place + warp, v MDF_PASS);
     hw::barrier(MDF_PASS0);
-    if constexpr (is_float<T> && WARPS <= 8) {
-      // Every thread has all of them sooner than shuffles would bring them.
-      T total = load1(scratch, first MDF_PASS);
-#pragma unroll
-      for (int k = 1; k < WARPS; ++k) total = OP::apply(total, load1(scratch, first + k MDF_PASS));
-      return total;
-    } else if constexpr ((WARPS & (WARPS - 1)) == 0) {
-      return warp_reduce<OP, WARPS>(load1(scratch, first + lane % WARPS MDF_PASS) MDF_PASS);
-    } else {
-      T part = OP::template identity<T>();
-      if (lane < WARPS) part = load1(scratch, first + lane MDF_PASS);
-      return warp_reduce<OP, WARP>(part MDF_PASS);
-    }
+    group_put<OP>(v, scratch, 0 MDF_PASS);
+    hw::barrier(MDF_PASS0);
+    return group_get<OP, GROUP, THREADS>(scratch, 0 MDF_PASS);
   }
-}
-// The same with scratch that the call before may have used: one more barrier.
-template <class OP, int GROUP, int THREADS, class T, class S>
-MDF_DEVICE T group_reduce(T v, S scratch MDF_SITE) {
-  if constexpr (GROUP > WARP) hw::barrier(MDF_PASS0);
-  return group_reduce_at<OP, GROUP, THREADS>(v, scratch, 0 MDF_PASS);
 }
 // Where a group is at most a warp there is nothing to share.
 template <class OP, int GROUP, class T>

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_e84a7c3f81(
+extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_cb7e13388a(
     MDF_IN(double) b0,
     MDF_IN(double) b1,
     MDF_IN(double) b2,
@@ -20,74 +20,40 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_e84a7c3f81(
   const mdf::i32 block = blockIdx.x;
   const mdf::i32 lane = threadIdx.x;
   const mdf::i32 first = block;
-  MDF_SHARED(double, scratch3, 16);
-  MDF_SHARED(double, scratch10, 16);
-  MDF_DYNAMIC_SHARED_AT(double, o19, 5120, 0);
+  MDF_SHARED(double, scratch3, 32);
+  MDF_SHARED(double, scratch10, 32);
+  mdf::Vec<double, 2> o19[5];
   #pragma unroll
   for (mdf::i32 t = 0; t < 5; ++t) {
     #pragma unroll
     for (mdf::i32 j = 0; j < 2; ++j) {
-      mdf::store1(o19, (t * 2 + j) * 512 + threadIdx.x, mdf::Sum::identity<double>());
+      o19[t].v[j] = mdf::Sum::identity<double>();
     }
   }
-  MDF_DYNAMIC_SHARED_AT(double, o20, 5120, 40960);
+  mdf::Vec<double, 2> o20[5];
   #pragma unroll
   for (mdf::i32 t = 0; t < 5; ++t) {
     #pragma unroll
     for (mdf::i32 j = 0; j < 2; ++j) {
-      mdf::store1(o20, (t * 2 + j) * 512 + threadIdx.x, mdf::Sum::identity<double>());
+      o20[t].v[j] = mdf::Sum::identity<double>();
     }
   }
-  double n5 = {};
-  double n7 = {};
-  mdf::Vec<double, 2> g0[5] = {};
-  mdf::Vec<double, 2> g4[5] = {};
-  {
-    const mdf::i32 row = first;
-    if (MDF_IN_BOUNDS(row < p1)) {
-      const mdf::i32 d0 = row;
-      n5 = mdf::to_compute(mdf::load1(b3, d0));
-      n7 = mdf::to_compute(mdf::load1(b4, d0));
-      #pragma unroll
-      for (mdf::i32 t = 0; t < 5; ++t) {
-        const mdf::i32 c = (t * 512 + lane) * 2;
-        if (MDF_IN_BOUNDS(c < p2)) {
-          const mdf::i32 d1 = c;
-          g0[t] = mdf::load<2>(b0, c + d0 * p2);
-          g4[t] = mdf::load<2>(b2, c + d0 * p2);
-        }
-      }
-    }
-  }
+  mdf::u32 turn = 0;
   for (mdf::i32 base = block * 1; base < p1; base += p0) {
     const mdf::i32 row = base;
     const mdf::i32 d0 = row;
-    const double v5 = n5;
-    const double v7 = n7;
+    const double v5 = mdf::to_compute(mdf::load1(b3, d0));
+    const double v7 = mdf::to_compute(mdf::load1(b4, d0));
     const double v11 = s0;
     mdf::Vec<double, 2> h0[5];
     mdf::Vec<double, 2> h4[5];
     #pragma unroll
     for (mdf::i32 t = 0; t < 5; ++t) {
-      h0[t] = g0[t];
-      h4[t] = g4[t];
-    }
-    {
-      const mdf::i32 next = base + p0;
-      const mdf::i32 row = next;
-      if (MDF_IN_BOUNDS(row < p1)) {
-        const mdf::i32 d0 = row;
-        n5 = mdf::to_compute(mdf::load1(b3, d0));
-        n7 = mdf::to_compute(mdf::load1(b4, d0));
-        #pragma unroll
-        for (mdf::i32 t = 0; t < 5; ++t) {
-          const mdf::i32 c = (t * 512 + lane) * 2;
-          if (MDF_IN_BOUNDS(c < p2)) {
-            const mdf::i32 d1 = c;
-            g0[t] = mdf::load<2>(b0, c + d0 * p2);
-            g4[t] = mdf::load<2>(b2, c + d0 * p2);
-          }
-        }
+      const mdf::i32 c = (t * 512 + lane) * 2;
+      if (MDF_IN_BOUNDS(c < p2)) {
+        const mdf::i32 d1 = c;
+        h0[t] = mdf::load<2>(b0, c + d0 * p2);
+        h4[t] = mdf::load<2>(b2, c + d0 * p2);
       }
     }
     double a3 = mdf::Sum::identity<double>();
@@ -112,13 +78,16 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_e84a7c3f81(
           const double v18 = mdf::mul(v0, v8);
           a3 = mdf::Sum::apply(a3, v2);
           a10 = mdf::Sum::apply(a10, v9);
-          mdf::store1(o19, (t * 2 + j) * 512 + threadIdx.x, mdf::Sum::apply(mdf::load1(o19, (t * 2 + j) * 512 + threadIdx.x), v18));
-          mdf::store1(o20, (t * 2 + j) * 512 + threadIdx.x, mdf::Sum::apply(mdf::load1(o20, (t * 2 + j) * 512 + threadIdx.x), v0));
+          o19[t].v[j] = mdf::Sum::apply(o19[t].v[j], v18);
+          o20[t].v[j] = mdf::Sum::apply(o20[t].v[j], v0);
         }
       }
     }
-    const double v3 = mdf::group_reduce_at<mdf::Sum, 512, 512>(a3, scratch3, 0);
-    const double v10 = mdf::group_reduce_at<mdf::Sum, 512, 512>(a10, scratch10, 0);
+    mdf::group_put<mdf::Sum>(a3, scratch3, turn);
+    mdf::group_put<mdf::Sum>(a10, scratch10, turn);
+    mdf::barrier();
+    const double v3 = mdf::group_get<mdf::Sum, 512, 512>(scratch3, turn);
+    const double v10 = mdf::group_get<mdf::Sum, 512, 512>(scratch10, turn);
     const double v12 = mdf::div(v3, v11);
     const double v14 = mdf::div(v10, v11);
     #pragma unroll
@@ -147,24 +116,15 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_e84a7c3f81(
         mdf::store<2>(b5, c + d0 * p2, mdf::from_compute<double>(y5));
       }
     }
+    turn ^= 16;
   }
   #pragma unroll
   for (mdf::i32 t = 0; t < 5; ++t) {
     const mdf::i32 c = (t * 512 + lane) * 2;
     if (MDF_IN_BOUNDS(c < p2)) {
       const mdf::i32 d1 = c;
-      mdf::Vec<double, 2> y19;
-      #pragma unroll
-      for (mdf::i32 j = 0; j < 2; ++j) {
-        y19.v[j] = mdf::load1(o19, (t * 2 + j) * 512 + threadIdx.x);
-      }
-      mdf::store<2>(b8, block * p2 + c, y19);
-      mdf::Vec<double, 2> y20;
-      #pragma unroll
-      for (mdf::i32 j = 0; j < 2; ++j) {
-        y20.v[j] = mdf::load1(o20, (t * 2 + j) * 512 + threadIdx.x);
-      }
-      mdf::store<2>(b9, block * p2 + c, y20);
+      mdf::store<2>(b8, block * p2 + c, o19[t]);
+      mdf::store<2>(b9, block * p2 + c, o20[t]);
     }
   }
   const mdf::i32 tree = block / 2;

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_5cbe2981c9(
+extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_9b92a1a3b8(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_IN(float) b2,
@@ -191,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_5cbe2981c9(
   if (!mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b10), 1 + tree, members)) return;
   for (mdf::i32 c = threadIdx.x * 4; c < p2; c += 1024) {
     mdf::Vec<float, 4> s19 = mdf::load<4>(b8, (tree * 4) * p2 + c);
-    #pragma unroll 4
+    #pragma unroll 8
     for (mdf::i32 q = 1; q < members; ++q) {
       const mdf::Vec<float, 4> z = mdf::load<4>(b8, (tree * 4 + q) * p2 + c);
       #pragma unroll
@@ -200,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_5cbe2981c9(
       }
     }
     mdf::Vec<float, 4> s20 = mdf::load<4>(b9, (tree * 4) * p2 + c);
-    #pragma unroll 4
+    #pragma unroll 8
     for (mdf::i32 q = 1; q < members; ++q) {
       const mdf::Vec<float, 4> z = mdf::load<4>(b9, (tree * 4 + q) * p2 + c);
       #pragma unroll
@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_5cbe2981c9(
   if (!mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b10), 0, p3)) return;
   for (mdf::i32 c = threadIdx.x * 4; c < p2; c += 1024) {
     mdf::Vec<float, 4> s19 = mdf::load<4>(b8, (p0) * p2 + c);
-    #pragma unroll 4
+    #pragma unroll 8
     for (mdf::i32 q = 1; q < p3; ++q) {
       const mdf::Vec<float, 4> z = mdf::load<4>(b8, (p0 + q) * p2 + c);
       #pragma unroll
@@ -223,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) mdf_inner_outer_5cbe2981c9(
       }
     }
     mdf::Vec<float, 4> s20 = mdf::load<4>(b9, (p0) * p2 + c);
-    #pragma unroll 4
+    #pragma unroll 8
     for (mdf::i32 q = 1; q < p3; ++q) {
       const mdf::Vec<float, 4> z = mdf::load<4>(b9, (p0 + q) * p2 + c);
       #pragma unroll

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_91e67f60d4(
+extern "C" __global__ void __launch_bounds__(1024, 1) mdf_inner_outer_707707256b(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -17,62 +17,67 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_91e67f60d4(
   const mdf::i32 block = blockIdx.x;
   const mdf::i32 lane = threadIdx.x;
   const mdf::i32 first = block;
-  MDF_SHARED(float, scratch7, 32);
-  mdf::Vec<float, 8> o14[2];
+  MDF_SHARED(float, scratch7, 64);
+  mdf::Vec<float, 8> o14[1];
   #pragma unroll
-  for (mdf::i32 t = 0; t < 2; ++t) {
+  for (mdf::i32 t = 0; t < 1; ++t) {
     #pragma unroll
     for (mdf::i32 j = 0; j < 8; ++j) {
       o14[t].v[j] = mdf::Sum::identity<float>();
     }
   }
   float n4 = {};
-  MDF_DYNAMIC_SHARED_AT(mdf::bf16, g0, 32768, 0);
-  MDF_DYNAMIC_SHARED_AT(mdf::bf16, g3, 32768, 65536);
+  mdf::Vec<mdf::bf16, 8> g0[1] = {};
+  mdf::Vec<mdf::bf16, 8> g3[1] = {};
   {
     const mdf::i32 row = first;
     if (MDF_IN_BOUNDS(row < p1)) {
       const mdf::i32 d0 = row;
       n4 = mdf::to_compute(mdf::load1(b3, d0));
-    }
-  }
-  for (mdf::i32 stage = 0; stage < 4; ++stage) {
-    const mdf::i32 row = first + stage * p0;
-    if (MDF_IN_BOUNDS(row < p1)) {
-      const mdf::i32 d0 = row;
       #pragma unroll
-      for (mdf::i32 t = 0; t < 2; ++t) {
-        const mdf::i32 c = (t * 512 + lane) * 8;
+      for (mdf::i32 t = 0; t < 1; ++t) {
+        const mdf::i32 c = (t * 1024 + lane) * 8;
         const mdf::i32 d1 = c;
-        mdf::copy_async<8>(g0, ((stage * 2 + t) * 512 + threadIdx.x) * 8, b0, c + d0 * p2);
-        mdf::copy_async<8>(g3, ((stage * 2 + t) * 512 + threadIdx.x) * 8, b2, c + d0 * p2);
+        g0[t] = mdf::load<8>(b0, c + d0 * p2);
+        g3[t] = mdf::load<8>(b2, c + d0 * p2);
       }
     }
-    mdf::commit_copies();
   }
-  mdf::i32 stage = 0;
   mdf::u32 turn = 0;
   for (mdf::i32 base = block * 1; base < p1; base += p0) {
     const mdf::i32 row = base;
     const mdf::i32 d0 = row;
     const float v4 = n4;
     const float v8 = s0;
-    mdf::wait_copies<3>();
+    mdf::Vec<mdf::bf16, 8> h0[1];
+    mdf::Vec<mdf::bf16, 8> h3[1];
+    #pragma unroll
+    for (mdf::i32 t = 0; t < 1; ++t) {
+      h0[t] = g0[t];
+      h3[t] = g3[t];
+    }
     {
       const mdf::i32 next = base + p0;
       const mdf::i32 row = next;
       if (MDF_IN_BOUNDS(row < p1)) {
         const mdf::i32 d0 = row;
         n4 = mdf::to_compute(mdf::load1(b3, d0));
+        #pragma unroll
+        for (mdf::i32 t = 0; t < 1; ++t) {
+          const mdf::i32 c = (t * 1024 + lane) * 8;
+          const mdf::i32 d1 = c;
+          g0[t] = mdf::load<8>(b0, c + d0 * p2);
+          g3[t] = mdf::load<8>(b2, c + d0 * p2);
+        }
       }
     }
     float a7 = mdf::Sum::identity<float>();
     #pragma unroll
-    for (mdf::i32 t = 0; t < 2; ++t) {
-      const mdf::i32 c = (t * 512 + lane) * 8;
+    for (mdf::i32 t = 0; t < 1; ++t) {
+      const mdf::i32 c = (t * 1024 + lane) * 8;
       const mdf::i32 d1 = c;
-      const mdf::Vec<mdf::bf16, 8> x0 = mdf::load<8>(g0, ((stage * 2 + t) * 512 + threadIdx.x) * 8);
-      const mdf::Vec<mdf::bf16, 8> x3 = mdf::load<8>(g3, ((stage * 2 + t) * 512 + threadIdx.x) * 8);
+      const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
+      const mdf::Vec<mdf::bf16, 8> x3 = h3[t];
       const auto x1 = mdf::load<8>(b1, c);
       #pragma unroll
       for (mdf::i32 j = 0; j < 8; ++j) {
@@ -87,14 +92,16 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_91e67f60d4(
         o14[t].v[j] = mdf::Sum::apply(o14[t].v[j], v13);
       }
     }
-    const float v7 = mdf::group_reduce_at<mdf::Sum, 512, 512>(a7, scratch7, turn);
+    mdf::group_put<mdf::Sum>(a7, scratch7, turn);
+    mdf::barrier();
+    const float v7 = mdf::group_get<mdf::Sum, 1024, 1024>(scratch7, turn);
     const float v9 = mdf::loose_div(v7, v8);
     #pragma unroll
-    for (mdf::i32 t = 0; t < 2; ++t) {
-      const mdf::i32 c = (t * 512 + lane) * 8;
+    for (mdf::i32 t = 0; t < 1; ++t) {
+      const mdf::i32 c = (t * 1024 + lane) * 8;
       const mdf::i32 d1 = c;
-      const mdf::Vec<mdf::bf16, 8> x0 = mdf::load<8>(g0, ((stage * 2 + t) * 512 + threadIdx.x) * 8);
-      const mdf::Vec<mdf::bf16, 8> x3 = mdf::load<8>(g3, ((stage * 2 + t) * 512 + threadIdx.x) * 8);
+      const mdf::Vec<mdf::bf16, 8> x0 = h0[t];
+      const mdf::Vec<mdf::bf16, 8> x3 = h3[t];
       const auto x1 = mdf::load<8>(b1, c);
       mdf::Vec<float, 8> y4;
       #pragma unroll
@@ -111,35 +118,20 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_91e67f60d4(
       }
       mdf::store<8>(b4, c + d0 * p2, mdf::from_compute<mdf::bf16>(y4));
     }
-    turn ^= 16;
-    {
-      const mdf::i32 row = base + 4 * p0;
-      if (MDF_IN_BOUNDS(row < p1)) {
-        const mdf::i32 d0 = row;
-        #pragma unroll
-        for (mdf::i32 t = 0; t < 2; ++t) {
-          const mdf::i32 c = (t * 512 + lane) * 8;
-          const mdf::i32 d1 = c;
-          mdf::copy_async<8>(g0, ((stage * 2 + t) * 512 + threadIdx.x) * 8, b0, c + d0 * p2);
-          mdf::copy_async<8>(g3, ((stage * 2 + t) * 512 + threadIdx.x) * 8, b2, c + d0 * p2);
-        }
-      }
-      mdf::commit_copies();
-    }
-    stage = stage == 3 ? 0 : stage + 1;
+    turn ^= 32;
   }
   #pragma unroll
-  for (mdf::i32 t = 0; t < 2; ++t) {
-    const mdf::i32 c = (t * 512 + lane) * 8;
+  for (mdf::i32 t = 0; t < 1; ++t) {
+    const mdf::i32 c = (t * 1024 + lane) * 8;
     const mdf::i32 d1 = c;
     mdf::store<8>(b6, block * p2 + c, o14[t]);
   }
   const mdf::i32 tree = block / 2;
   const mdf::i32 members = mdf::minimum<mdf::i32>(2, p0 - tree * 2);
   if (!mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b7), 1 + tree, members)) return;
-  for (mdf::i32 c = threadIdx.x * 8; c < p2; c += 4096) {
+  for (mdf::i32 c = threadIdx.x * 8; c < p2; c += 8192) {
     mdf::Vec<float, 8> s14 = mdf::load<8>(b6, (tree * 2) * p2 + c);
-    #pragma unroll 4
+    #pragma unroll 2
     for (mdf::i32 q = 1; q < members; ++q) {
       const mdf::Vec<float, 8> z = mdf::load<8>(b6, (tree * 2 + q) * p2 + c);
       #pragma unroll
@@ -150,9 +142,9 @@ extern "C" __global__ void __launch_bounds__(512, 1) mdf_inner_outer_91e67f60d4(
     mdf::store<8>(b6, (p0 + tree) * p2 + c, s14);
   }
   if (!mdf::counter_arrive(reinterpret_cast<mdf::u32*>(b7), 0, p3)) return;
-  for (mdf::i32 c = threadIdx.x * 8; c < p2; c += 4096) {
+  for (mdf::i32 c = threadIdx.x * 8; c < p2; c += 8192) {
     mdf::Vec<float, 8> s14 = mdf::load<8>(b6, (p0) * p2 + c);
-    #pragma unroll 4
+    #pragma unroll 2
     for (mdf::i32 q = 1; q < p3; ++q) {
       const mdf::Vec<float, 8> z = mdf::load<8>(b6, (p0 + q) * p2 + c);
       #pragma unroll

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_afbbb23eba(
+extern "C" __global__ void __launch_bounds__(128) mdf_pointwise_78be5a5ab7(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_OUT(mdf::bf16) b2,
@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_afbbb23eba(
     const mdf::i32 p1) {
   #pragma unroll
   for (mdf::i32 t = 0; t < 1; ++t) {
-    const mdf::i32 c = ((static_cast<mdf::i32>(blockIdx.x) * 1 + t) * 256 + threadIdx.x) * 8;
+    const mdf::i32 c = ((static_cast<mdf::i32>(blockIdx.x) * 1 + t) * 128 + threadIdx.x) * 8;
     if (MDF_IN_BOUNDS(c < p0)) {
       const mdf::i32 d1 = c;
       const auto x0 = mdf::load<8>(b0, c);

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_3bb72645dd(
+extern "C" __global__ void __launch_bounds__(128) mdf_pointwise_8fdddde15d(
     MDF_IN(float) b0,
     MDF_IN(float) b1,
     MDF_OUT(float) b2,
@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(256) mdf_pointwise_3bb72645dd(
     const mdf::u64 q0) {
   #pragma unroll
   for (mdf::i32 t = 0; t < 1; ++t) {
-    const mdf::i32 c = ((static_cast<mdf::i32>(blockIdx.x) * 1 + t) * 256 + threadIdx.x) * 4;
+    const mdf::i32 c = ((static_cast<mdf::i32>(blockIdx.x) * 1 + t) * 128 + threadIdx.x) * 4;
     if (MDF_IN_BOUNDS(c < p0)) {
       const mdf::i32 d1 = mdf::rest(c, p1, q0);
       const mdf::i32 d0 = mdf::quotient(c, q0);

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(1024) mdf_row_bc0bcfd641(
+extern "C" __global__ void __launch_bounds__(1024) mdf_row_451d1b14a9(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_IN(mdf::bf16) b2,
@@ -38,7 +38,9 @@ extern "C" __global__ void __launch_bounds__(1024) mdf_row_bc0bcfd641(
       mdf::store<8>(b3, c + d0 * p0, mdf::from_compute<mdf::bf16>(y3));
     }
   }
-  const float v4 = mdf::group_reduce_at<mdf::Sum, 1024, 1024>(a4, scratch4, 0);
+  mdf::group_put<mdf::Sum>(a4, scratch4, 0);
+  mdf::barrier();
+  const float v4 = mdf::group_get<mdf::Sum, 1024, 1024>(scratch4, 0);
   const float v6 = mdf::loose_div(v4, v5);
   const float v8 = mdf::add(v6, static_cast<float>(1e-05));
   const float v9 = mdf::rsqrt(v8);

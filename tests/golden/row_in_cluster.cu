@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) mdf_row_66765992bc(
+extern "C" __global__ void __launch_bounds__(256) mdf_row_ef87fbadce(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0) {
@@ -8,23 +8,23 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_66765992bc(
   const mdf::i32 part = mdf::cluster_rank();
   const mdf::i32 d0 = row;
   const mdf::i32 lane = threadIdx.x;
-  MDF_SHARED(float, scratch1, 16);
-  MDF_SHARED(float, scratch4, 16);
+  MDF_SHARED(float, scratch1, 8);
+  MDF_SHARED(float, scratch4, 8);
   MDF_SHARED(float, e1, 1);
   MDF_SHARED(float, e4, 1);
-  mdf::Vec<float, 4> h0[5];
+  mdf::Vec<float, 4> h0[16];
   float a1 = mdf::Max::identity<float>();
   #pragma unroll
-  for (mdf::i32 t = 0; t < 5; ++t) {
-    const mdf::i32 c = ((part * 5 + t) * 512 + lane) * 4;
+  for (mdf::i32 t = 0; t < 16; ++t) {
+    const mdf::i32 c = ((part * 16 + t) * 256 + lane) * 4;
     if (MDF_IN_BOUNDS(c < p0)) {
       const mdf::i32 d1 = c;
       h0[t] = mdf::load<4>(b0, c + d0 * p0);
     }
   }
   #pragma unroll
-  for (mdf::i32 t = 0; t < 5; ++t) {
-    const mdf::i32 c = ((part * 5 + t) * 512 + lane) * 4;
+  for (mdf::i32 t = 0; t < 16; ++t) {
+    const mdf::i32 c = ((part * 16 + t) * 256 + lane) * 4;
     if (MDF_IN_BOUNDS(c < p0)) {
       const mdf::i32 d1 = c;
       const mdf::Vec<float, 4> x0 = h0[t];
@@ -35,7 +35,9 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_66765992bc(
       }
     }
   }
-  a1 = mdf::group_reduce_at<mdf::Max, 512, 512>(a1, scratch1, 0);
+  mdf::group_put<mdf::Max>(a1, scratch1, 0);
+  mdf::barrier();
+  a1 = mdf::group_get<mdf::Max, 256, 256>(scratch1, 0);
   if (lane == 0) {
     mdf::store1(e1, 0, a1);
   }
@@ -48,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_66765992bc(
   const float v1 = a1;
   float a4 = mdf::Sum::identity<float>();
   #pragma unroll
-  for (mdf::i32 t = 0; t < 5; ++t) {
-    const mdf::i32 c = ((part * 5 + t) * 512 + lane) * 4;
+  for (mdf::i32 t = 0; t < 16; ++t) {
+    const mdf::i32 c = ((part * 16 + t) * 256 + lane) * 4;
     if (MDF_IN_BOUNDS(c < p0)) {
       const mdf::i32 d1 = c;
       const mdf::Vec<float, 4> x0 = h0[t];
@@ -62,7 +64,9 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_66765992bc(
       }
     }
   }
-  a4 = mdf::group_reduce_at<mdf::Sum, 512, 512>(a4, scratch4, 0);
+  mdf::group_put<mdf::Sum>(a4, scratch4, 0);
+  mdf::barrier();
+  a4 = mdf::group_get<mdf::Sum, 256, 256>(scratch4, 0);
   if (lane == 0) {
     mdf::store1(e4, 0, a4);
   }
@@ -74,8 +78,8 @@ extern "C" __global__ void __launch_bounds__(512) mdf_row_66765992bc(
   }
   const float v4 = a4;
   #pragma unroll
-  for (mdf::i32 t = 0; t < 5; ++t) {
-    const mdf::i32 c = ((part * 5 + t) * 512 + lane) * 4;
+  for (mdf::i32 t = 0; t < 16; ++t) {
+    const mdf::i32 c = ((part * 16 + t) * 256 + lane) * 4;
     if (MDF_IN_BOUNDS(c < p0)) {
       const mdf::i32 d1 = c;
       const mdf::Vec<float, 4> x0 = h0[t];

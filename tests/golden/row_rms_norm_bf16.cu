@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_1461cee80c(
+extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_385cb1c20b(
     MDF_IN(mdf::bf16) b0,
     MDF_IN(mdf::bf16) b1,
     MDF_OUT(mdf::bf16) b2,
@@ -31,7 +31,9 @@ extern "C" __global__ void __launch_bounds__(256, 6) mdf_row_1461cee80c(
       a2 = mdf::Sum::apply(a2, v1);
     }
   }
-  const float v2 = mdf::group_reduce_at<mdf::Sum, 256, 256>(a2, scratch2, 0);
+  mdf::group_put<mdf::Sum>(a2, scratch2, 0);
+  mdf::barrier();
+  const float v2 = mdf::group_get<mdf::Sum, 256, 256>(scratch2, 0);
   const float v4 = mdf::loose_div(v2, v3);
   const float v6 = mdf::add(v4, static_cast<float>(1e-05));
   const float v7 = mdf::rsqrt(v6);

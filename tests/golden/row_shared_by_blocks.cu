@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_row_e336df4618(
+extern "C" __global__ void __launch_bounds__(256) mdf_row_b43d898500(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     MDF_INOUT(float) b2,
@@ -37,7 +37,9 @@ extern "C" __global__ void __launch_bounds__(256) mdf_row_e336df4618(
       }
     }
   }
-  a1 = mdf::group_reduce_at<mdf::Sum, 256, 256>(a1, scratch1, 0);
+  mdf::group_put<mdf::Sum>(a1, scratch1, 0);
+  mdf::barrier();
+  a1 = mdf::group_get<mdf::Sum, 256, 256>(scratch1, 0);
   if (lane == 0) {
     mdf::store1(b2, row * p0 + part, a1);
   }

@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) mdf_row_6ce48e7c65(
+extern "C" __global__ void __launch_bounds__(128) mdf_row_5014f4e521(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     const mdf::i32 p0,
@@ -35,7 +35,9 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_6ce48e7c65(
       }
     }
   }
-  const float v1 = mdf::group_reduce_at<mdf::Max, 64, 128>(a1, scratch1, 0);
+  mdf::group_put<mdf::Max>(a1, scratch1, 0);
+  mdf::barrier();
+  const float v1 = mdf::group_get<mdf::Max, 64, 128>(scratch1, 0);
   float a4 = mdf::Sum::identity<float>();
   #pragma unroll
   for (mdf::i32 t = 0; t < 4; ++t) {
@@ -52,7 +54,9 @@ extern "C" __global__ void __launch_bounds__(128) mdf_row_6ce48e7c65(
       }
     }
   }
-  const float v4 = mdf::group_reduce_at<mdf::Sum, 64, 128>(a4, scratch4, 0);
+  mdf::group_put<mdf::Sum>(a4, scratch4, 0);
+  mdf::barrier();
+  const float v4 = mdf::group_get<mdf::Sum, 64, 128>(scratch4, 0);
   #pragma unroll
   for (mdf::i32 t = 0; t < 4; ++t) {
     const mdf::i32 c = (t * 64 + lane) * 4;

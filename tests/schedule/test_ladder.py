@@ -67,7 +67,7 @@ def test_a_row_is_read_once() -> None:
     assert launch(local(SOFTMAX, 4096, 131072), H200).cluster == 8
     assert source.count("mdf::load<4>(b0") == 1
     entropy = launch(local(SOFTMAX, 8, 128256, dtype=BF16), H200)
-    assert (entropy.cluster, entropy.items, entropy.hold) == (4, 8, "registers")
+    assert (entropy.cluster, entropy.items, entropy.hold) == (4, 16, "registers")
 
 
 def test_parts_in_shared_memory() -> None:

@@ -164,7 +164,7 @@ def test_a_thread_has_several_vectors_when_the_device_is_full(n: int, items: int
     [
         ((1 << 31) - 1, True),
         (1 << 31, True),
-        ((1 << 31) - 2048, True),  # threads past the end have positions above 2**31
+        ((1 << 31) - 512, True),  # threads past the end have positions above 2**31
         ((1 << 31) - 8192, False),
         (1 << 20, False),
     ],

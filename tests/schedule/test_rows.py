@@ -88,7 +88,7 @@ def test_parts_of_few_long_rows() -> None:
 def test_a_row_of_vectors_that_are_no_whole_chunks(vectors: int) -> None:
     """Four vectors are fetched at once, and then those that are left."""
     b = Builder(None, "local")
-    x = b.input(tensor(F64, vectors * 1024))
+    x = b.input(tensor(F64, vectors * 512))
     fusion = b.finish((reduced(b, "sum", x),))
     found = only(fusion)
     assert (found.launch.items, found.launch.exact) == (vectors, True)

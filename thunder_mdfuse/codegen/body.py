@@ -134,13 +134,36 @@ class BodyWriter:
             elif at not in first:
                 self._declare(block, at, self.at_vector)
         self.declare_words(block, needed)
+        rest = [at for at in needed if at not in whole]
+        self.loaded = set(vectors)
+        if self.edges and self.plan.launch.vector > 1:
+            # Nearly all vectors are whole, and need none of the tests.
+            inside = block.open(f"if ({self._all_inside()})")
+            self.edges = False
+            self._every_lane(inside, rest, vectors, reductions, stores, guard)
+            self.edges, block = True, block.open("else")
+        self._every_lane(block, rest, vectors, reductions, stores, guard)
+        self.loaded = set()
+
+    def _all_inside(self) -> str:
+        """Whether all elements of a vector are the row's."""
+        end = f"{self.fast} + {self.plan.launch.vector} <= {self._row_end()}"
+        return f"MDF_IN_BOUNDS({self.fast} >= 0 && {end})"
+
+    def _every_lane(
+        self,
+        block: Block,
+        needed: list[int],
+        vectors: list[int],
+        reductions: list[int],
+        stores: list[Store],
+        guard: str,
+    ) -> None:
+        """The elements of a vector whose loads and common values are there."""
         at_once = [n for n in reductions if self._is_added_at_once(n)]
         self._declare_added(block, at_once)
-        self.loaded = set(vectors)
         lanes = self._lanes(block, stores)
         for at in needed:
-            if at in whole:
-                continue
             if at in vectors:
                 self._lane_of_vector(lanes, at)
             else:
@@ -149,7 +172,6 @@ class BodyWriter:
             self._accumulate(lanes, n)
         self._add(block, at_once)
         self._stores(block, lanes, stores, guard)
-        self.loaded = set()
 
     def _declare_added(self, block: Block, at_once: list[int]) -> None:
         """The vectors that are ``_add``ed to their reductions."""

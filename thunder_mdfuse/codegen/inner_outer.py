@@ -94,9 +94,10 @@ class InnerOuterWriter(RowsWriter):
         self.body.guard = "live" if self.per_block > 1 else ""
         unrolled = self.launch.items <= MOST_UNROLLED and self.launch.hold != "none"
         self.unrolled = "#pragma unroll" if unrolled else ""
-        # Of two reductions the barrier of one tells the other, a row later, that it may begin; one
-        # alone takes another place in every second row.
-        self.turns = 2 if self.launch.group > 32 and len(self._reductions()) == 1 else 1
+        # Of two phases the barrier of one tells the other, a row later, that its scratch is free;
+        # one alone takes another place in every second row.
+        phases = {i.phase for _, i in self._reductions()}
+        self.turns = 2 if self.launch.group > 32 and len(phases) == 1 else 1
 
     def write(self) -> KernelText:
         """The kernel's text."""
@@ -285,8 +286,7 @@ class InnerOuterWriter(RowsWriter):
                     inner.add(f"const {self.body.vector_type(at)} x{at} = {self._held(at)};")
             guard = self.body.guard
             self.body.element_statements(inner, needed, held, ending + late, inside, guard)
-        for n in ending:
-            self._combine(n)
+        self._combine(ending)
         if ending:
             self.body.row_statements(self.top, phase + 1)
         once = [s for s in stores if not self._moves(s)]
@@ -396,7 +396,7 @@ class InnerOuterWriter(RowsWriter):
             cpp, combine = CPP_TYPES[instr.dtype.compute], functor(instr.op, instr.dtype)
             load = f"mdf::load<{vector}>({self._workspace(n)}, "
             block.add(f"mdf::Vec<{cpp}, {vector}> s{n} = {load}({first}) * {length} + c);")
-            unroll = 4 if self.launch.threads <= 512 else 2  # what fits in 64 registers
+            unroll = max(2, min(8, 2048 // self.launch.threads))  # what fits in the registers
             rest = block.open(f"for (mdf::i32 q = 1; q < {count}; ++q)", f"#pragma unroll {unroll}")
             rest.add(f"const mdf::Vec<{cpp}, {vector}> z = {load}({first} + q) * {length} + c);")
             lanes = rest.open(f"for (mdf::i32 j = 0; j < {vector}; ++j)", "#pragma unroll")

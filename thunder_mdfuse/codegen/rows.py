@@ -120,8 +120,7 @@ class RowsWriter(KernelWriter):
         inside = [s for s in stores if self._moves(s)]
         if reductions or inside:
             self._loops(phase, reductions, inside)
-        for n in reductions:
-            self._combine(n)
+        self._combine(reductions)
         if reductions and self.shares_rows:
             self._combine_parts(reductions)
         if reductions:
@@ -130,17 +129,25 @@ class RowsWriter(KernelWriter):
         if once:
             self._store_once(once)
 
-    def _combine(self, n: int) -> None:
-        mine = Accumulator(self.plan, n)
+    def _combine(self, reductions: list[int]) -> None:
+        """What the group's threads have, combined; all of it with one barrier."""
+        every = [Accumulator(self.plan, n) for n in reductions]
         group, threads = self.launch.group, self.launch.threads
-        call = f"mdf::group_reduce<{mine.functor}, {group}>({mine.name})"
-        if group > 32:
-            place = f"{mine.scratch}, {'turn' if self.turns > 1 else 0}"
-            call = f"mdf::group_reduce_at<{mine.functor}, {group}, {threads}>({mine.name}, {place})"
-        if self.shares_rows:
-            self.top.add(f"{mine.name} = {call};")
-        else:
-            self.top.add(*mine.declared(call))
+        turn = "turn" if self.turns > 1 else "0"
+        if group > 32 and every:
+            for mine in every:
+                put = f"mdf::group_put<{mine.functor}>({mine.name}, {mine.scratch}, {turn});"
+                self.top.add(put)
+            self.top.add("mdf::barrier();")
+        for mine in every:
+            call = f"mdf::group_reduce<{mine.functor}, {group}>({mine.name})"
+            if group > 32:
+                kind = f"{mine.functor}, {group}, {threads}"
+                call = f"mdf::group_get<{kind}>({mine.scratch}, {turn})"
+            if self.shares_rows:
+                self.top.add(f"{mine.name} = {call};")
+            else:
+                self.top.add(*mine.declared(call))
 
     def _combine_parts(self, reductions: list[int]) -> None:
         """All parts of a row leave their results; the last to arrive combines them in order."""

@@ -78,7 +78,8 @@ def _laid_out(
         across = plan.family == "pointwise"
         plan, width = found or vectorized(plan, decide, alignments, widest, across=across)
         launch = LAUNCHES[plan.family](plan, width, decide, target)
-        plan = replace(plan, launch=replace(launch, shift=plan.launch.shift))
+        shift, below = plan.launch.shift, plan.launch.shift_below
+        plan = replace(plan, launch=replace(launch, shift=shift, shift_below=below))
         return _with_reaches(plan, group.lowering)
 
     if plan.family != "row":

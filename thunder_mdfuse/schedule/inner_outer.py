@@ -31,9 +31,10 @@ class OuterRule:
     blocks: int
 
 
-# Reasoned, not measured. A thread needs about 34 registers whatever it does, so with two vectors of
-# each tensor on their way it has 64 bytes in flight for 82 registers, with one 32 bytes for 58: 48
-# KB on an SM instead of 32. Fewer blocks make the tree shorter.
+# 1024 threads an SM, each with one vector of each tensor, hide each other's barriers. (H200,
+# backward of RMSNorm of bf16[16384, 4096]: 109 us with 2 x 512 threads, 118 with 3 x 256, 132 with
+# 2 x 256; of [16384, 8192] 210 us with 1024, 241 with rows of 512 threads waiting in shared memory,
+# 280 with such rows in registers. Shorter rows by analogy.)
 OUTER_RULES = (
     OuterRule(4, 4, 256, 4),
     OuterRule(8, 8, 256, 4),
@@ -41,31 +42,33 @@ OUTER_RULES = (
     OuterRule(32, 32, 256, 4),
     OuterRule(64, 64, 256, 4),
     OuterRule(128, 128, 256, 4),
-    OuterRule(256, 128, 128, 6),
-    OuterRule(512, 256, 256, 3),
+    OuterRule(256, 256, 256, 4),
+    OuterRule(512, 512, 512, 2),
+    OuterRule(1024, 1024, 1024, 1),
     OuterRule(1 << 62, 512, 512, 1),
 )
-# Registers that a thread needs beside results and rows: one for each vector of a row, and these for
-# addresses and the values of one vector; found with the compiler, as the least that do not spill,
-# for results in registers and in shared memory.
-OTHER_REGISTERS = {"registers": 30, "shared": 42}
+# Registers that a thread needs beside results and rows: one for each vector of a row, some for each
+# result, and these for addresses and the values of one vector; found with the compiler, as the
+# least that do not spill, for results in registers and in shared memory.
+OTHER_REGISTERS = {"registers": 28, "shared": 40}
 # The same for sm_100, whose code has more addresses at a time.
-OTHER_REGISTERS_SM_100 = {"registers": 62, "shared": 64}
+OTHER_REGISTERS_SM_100 = {"registers": 60, "shared": 62}
 # The same where rows wait in shared memory.
 OTHER_REGISTERS_STAGED, OTHER_REGISTERS_STAGED_SM_100 = 44, 56
+RESULT_REGISTERS = 2
 MOST_REGISTERS = 255
-# Rows of blocks of so many threads wait in shared memory: one is computed, others are on their way.
-# H200, RMSNorm backward of bf16[16384, 8192]: 258 us with one block an SM, 261 with two, 276 with
-# six stages, 284 with rows ahead in registers; of [16384, 4096], whose rows have 256 threads, 139
-# to 143 against 132.
+# Rows of blocks of so many threads, with several vectors each, wait in shared memory: one is
+# computed, others are on their way. (H200, backward of RMSNorm of bf16[16384, 8192] that way: 258
+# us with one block an SM, 261 with two, 276 with six stages, 284 with rows ahead in registers.)
 STAGED_THREADS = 512
 MOST_STAGES, LEAST_STAGES = 4, 3
 COPIED_BYTES = (4, 8)  # or a multiple of 16, at once
-WAITING_BYTES = 16  # what the loads of a row that was not loaded ahead need beside it
+WAITING_BYTES = 12  # what the loads of a row that was not loaded ahead need beside it
 REGISTER_STEP = 8  # registers are given to threads in so large pieces
 # Shared memory that is not for results: the scratch of reductions, what the system takes.
 OTHER_SHARED = 4096
-# Threads of the largest block times the widest vector: results are kept for whole steps of a block.
+# Results are kept for whole steps of a block, which is less than so many columns more: rows of up
+# to 1024 vectors have one step, at most twice as long as they are, longer ones steps of 512.
 LARGEST_STEP = 512 * WIDEST
 
 
@@ -116,38 +119,46 @@ def _places(
 ) -> tuple[Outer, str, int]:
     """Where results and rows live, and how many blocks an SM then holds.
 
-    Rows loaded ahead come first: with few blocks an SM nothing else hides how long a load takes. A
-    row that is not held is read once more in each phase.
+    Many blocks come first, then rows that are loaded ahead. (H200, backward of dropout, add and
+    LayerNorm of bf16[16384, 4096]: 216 us with 2 x 512 threads and no row ahead, 243 with rows
+    ahead that spill, 319 with 1 x 512 and rows ahead.) A row that is not held is read once more in
+    each phase.
     """
     own = sum(width * items * i.dtype.compute.itemsize for _, i in late_reductions(plan))
     row = sum(width * items * _itemsize(plan, at) for at in row_loads(plan))
     unrolled = items <= MOST_UNROLLED
-    staged = _staged(plan, width, own, row, rule, target) if unrolled else None
+    staged = _staged(plan, width, items, own, row, rule, target) if unrolled else None
     if staged is not None:
         return staged
     # With results elsewhere the compiler keeps a row as what it computes with.
     wide = sum(width * items * plan.body[at].dtype.compute.itemsize for at in row_loads(plan))
-    ladder = [("registers", True, own + 2 * row), ("shared", True, row + wide)]
-    ladder += [("registers", False, own + row + WAITING_BYTES)]
+    ahead_of_all = ("registers", True, own + 2 * row)
+    waiting, elsewhere = (
+        ("registers", False, own + row + WAITING_BYTES),
+        ("shared", True, row + wide),
+    )
     other = OTHER_REGISTERS_SM_100 if target.capability >= 100 else OTHER_REGISTERS
-    for sums, ahead, held in ladder if unrolled else []:
-        for blocks in range(rule.blocks, 0, -1):
-            registers = min(MOST_REGISTERS, target.registers_per_sm // (rule.threads * blocks))
-            registers -= registers % REGISTER_STEP
-            if held <= 4 * (registers - other[sums] - items):
+    beside = items + RESULT_REGISTERS * len(late_reductions(plan))
+    for blocks in range(rule.blocks, 0, -1) if unrolled else []:
+        registers = min(MOST_REGISTERS, target.registers_per_sm // (rule.threads * blocks))
+        registers -= registers % REGISTER_STEP
+        # Of one block nothing else hides how long a load takes.
+        others = (waiting, elsewhere) if blocks > 1 else (elsewhere, waiting)
+        for sums, ahead, held in (ahead_of_all, *others):
+            if held <= 4 * (registers - other[sums] - beside):
                 return Outer(sums, ahead, 1), "registers", blocks
     return Outer("shared", False, 1), "none", 1
 
 
 def _staged(
-    plan: KernelPlan, width: int, own: int, row: int, rule: OuterRule, target: Target
+    plan: KernelPlan, width: int, items: int, own: int, row: int, rule: OuterRule, target: Target
 ) -> tuple[Outer, str, int] | None:
     """Results in registers and rows in shared memory, if rows can be copied there and have room."""
     loads = row_loads(plan)
     each = [width * _itemsize(plan, at) for at in loads]
     copied = all(n in COPIED_BYTES or n % 16 == 0 for n in each)
     plain = all(not plan.body[at].detail.mask for at in loads)  # type: ignore[union-attr]
-    if not loads or not copied or not plain or rule.group < STAGED_THREADS:
+    if not loads or not copied or not plain or rule.group < STAGED_THREADS or items == 1:
         return None
     other = OTHER_REGISTERS_STAGED_SM_100 if target.capability >= 100 else OTHER_REGISTERS_STAGED
     registers = min(MOST_REGISTERS, target.registers_per_sm // rule.threads)

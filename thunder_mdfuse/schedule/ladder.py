@@ -14,12 +14,13 @@ from thunder_mdfuse.schedule import launch as rules
 from thunder_mdfuse.schedule.plan import KernelPlan, Launch
 from thunder_mdfuse.schedule.target import Target
 
-# Reasoned, not measured: two such blocks fill an SM's threads half, and with 32 registers of a row
-# each thread 64 of them; 128 bytes a thread are 128 KB of loads in flight on an SM.
-CLUSTER_THREADS = 512
-CLUSTER_BYTES = 128
-# Where even the largest cluster needs more: one block an SM then, with twice the registers.
-MOST_CLUSTER_BYTES = rules.HELD_BYTES[512]
+# Two such blocks fit an SM, with 64 registers of a row each thread: 128 KB of loads in flight.
+# (H200, softmax of f32[4096, 131072] in clusters of 8: 1227 us; 1304 with 512 threads of 128 bytes,
+# 1388 with 1024 of 64; in clusters of 4 with 1024 of 128, 1467.)
+CLUSTER_THREADS = 256
+CLUSTER_BYTES = rules.HELD_BYTES[512]
+# Where even the largest cluster needs more, or registers do not do: one block an SM then.
+LARGE_CLUSTER_THREADS = 512
 # Every part that has clusters runs those of 8; smaller ones start sooner, as more places fit them.
 CLUSTERS = (2, 4, 8)
 # Of a block's shared memory, for the scratch of reductions.
@@ -34,26 +35,26 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
     vectors = rules.covering(plan, width)
     held = sum(width * plan.buffers[x.buffer].dtype.itemsize for x in rules.held_loads(plan))
     clusters = [n for n in CLUSTERS if n <= target.max_cluster]
-    tries = [(n, CLUSTER_BYTES, "registers") for n in clusters]
-    tries += [(n, MOST_CLUSTER_BYTES, "registers") for n in clusters[-1:]]
-    room = (target.shared_per_block - OTHER_SHARED) // CLUSTER_THREADS
-    tries += [(n, room, "shared") for n in clusters]
-    for cluster, most, hold in tries:
-        items = _items(vectors, cluster, most // held, decide)
+    tries = [(n, CLUSTER_THREADS, CLUSTER_BYTES, "registers") for n in clusters]
+    tries += [(n, LARGE_CLUSTER_THREADS, CLUSTER_BYTES, "registers") for n in clusters[-1:]]
+    room = (target.shared_per_block - OTHER_SHARED) // LARGE_CLUSTER_THREADS
+    tries += [(n, LARGE_CLUSTER_THREADS, room, "shared") for n in clusters]
+    for cluster, threads, most, hold in tries:
+        items = _items(vectors, cluster * threads, most // held, decide)
         if items and (hold == "shared" or items <= rules.MOST_UNROLLED):
-            found = Launch(CLUSTER_THREADS, width, items, CLUSTER_THREADS, hold=hold)
+            found = Launch(threads, width, items, threads, hold=hold)
             whole = product(a.extent for a in plan.columns)
             exact = plan.launch.shift is None and decide.divides(width, whole)
-            exact = exact and decide.equal(vectors, items * cluster * CLUSTER_THREADS)
+            exact = exact and decide.equal(vectors, items * cluster * threads)
             return replace(found, cluster=cluster, exact=exact)
     return alone
 
 
-def _items(vectors: Size, cluster: int, most: int, decide: Decider) -> int:
-    """How many vectors each thread of the cluster has of the row; 0: more than ``most``."""
-    if not most or decide.less(most * cluster * CLUSTER_THREADS, vectors):
+def _items(vectors: Size, threads: int, most: int, decide: Decider) -> int:
+    """How many vectors each of a cluster's ``threads`` has of the row; 0: more than ``most``."""
+    if not most or decide.less(most * threads, vectors):
         return 0
     items = 1
-    while decide.less(items * cluster * CLUSTER_THREADS, vectors):
+    while decide.less(items * threads, vectors):
         items += 1 if items < 8 else items
     return min(items, most)

@@ -263,8 +263,9 @@ class Launch:
     ``none``: it is read again). ``parts``: how many blocks
     share a row; ``cluster``: the same for blocks of one cluster, which hold it together.
     ``ragged``: vectors do not divide a flat domain, some elements are left over. ``shift``: how
-    many elements before a row its first vector begins, where rows begin anywhere in memory; the
-    first and the last vector of a row then have some of their elements outside of it. Family
+    many elements, ``shift_below`` so many, before a row its first vector begins, where rows begin
+    anywhere in memory; the first and the last vectors of a row then have some of their elements
+    outside of it. Family
     ``outer``: ``across`` threads of a block lie side by side over the rows, each with a vector of
     them, and each part walks ``chunk`` columns.
     """
@@ -281,6 +282,7 @@ class Launch:
     cluster: int = 1
     ragged: bool = False
     shift: Size | None = None
+    shift_below: int = 1
     outer: Outer | None = None
     across: int = 0
     chunk: Size = 0

@@ -27,6 +27,9 @@ FRESH_ALIGNMENT = 16
 # Rows of fewer vectors are loaded element by element where they begin anywhere. (Reasoned: two of
 # them are cut.)
 SHORT_ROW = 16
+# Longer rows begin at a line of memory, which has so many vectors: no two warps then share a
+# sector, which costs most where both store.
+LINE_VECTORS, LINED_ROW = 8, 128
 WORDS = 4  # of a block of the random number generator
 
 
@@ -116,8 +119,9 @@ def shifted(
         replace(s, access=_access(s.offset, moving, ("store", n), together, ()))
         for n, s in enumerate(plan.stores)
     )
-    shift = sizes.mod(begin, width)
-    launch = replace(plan.launch, shift=shift)
+    lined = decide.less(LINED_ROW * width, fast.extent)
+    below = width * LINE_VECTORS if lined else width
+    launch = replace(plan.launch, shift=sizes.mod(begin, below), shift_below=below)
     return replace(plan, body=body, stores=stores, launch=launch), width
 
 
