@@ -8,6 +8,8 @@ k(b0, b1, ..., p0, p1, ..., s0, ...)      buffers, sizes, scalars
     combine the accumulators of the group
 """
 
+from functools import partial
+
 from thunder_mdfuse.codegen import mailbox
 from thunder_mdfuse.codegen.accumulators import Accumulator
 from thunder_mdfuse.codegen.exprs import CPP_TYPES
@@ -41,6 +43,8 @@ class RowsWriter(KernelWriter):
             at: next(p for p in range(plan.phases) if at in needed_in(plan, p)) for at in self.held
         }
         self.shares_rows = plan.launch.parts != 1
+        # Whether vectors may lie outside of the row.
+        self.bounded = not plan.launch.exact
 
     def write(self) -> KernelText:
         """The kernel's text."""
@@ -225,21 +229,54 @@ class RowsWriter(KernelWriter):
         whole = items - items % count
         chunks = [(self.top, count, "")]
         if count < items:
-            loop = self.top.open(f"for (mdf::i32 f = 0; f < {whole}; f += {count})")
+            head = f"for (mdf::i32 f = 0; f < {whole}; f += {count})"
+            loop = self.top.open(head, "#pragma unroll 1")
             chunks = [(loop, count, "f + ")]
         if whole < items:
             chunks.append((self.top.open(""), items - whole, f"{whole} + "))
         for top, count, first in chunks:
-            for at in vectors:
-                top.add(f"{self.body.vector_type(at)} h{at}[{count}];")
-            inner = self._item_loop(True, top, count, first)
-            self.body.declare_operands(inner, vectors)
-            for at in vectors:
-                self.body.fetch(inner, at, f"h{at}[t]")
-            inner = self._item_loop(True, top, count, first)
-            for at in vectors:
-                inner.add(f"const {self.body.vector_type(at)} x{at} = h{at}[t];")
-            self.body.element_statements(inner, needed, set(vectors), reductions, stores, guard)
+            chunk = partial(self._chunk, vectors, needed, reductions, stores, guard, count, first)
+            if self.launch.exact or self.plan.family == "pointwise":
+                chunk(top)
+                continue
+            # Most chunks lie in their row, whichever thread it is: those need no tests.
+            begin, end = (self._position(f"{first}{t}", lane) for t, lane in ((0, 0), (count, 0)))
+            within = f"{begin} >= 0 && {end} <= {self.arguments.name(self.length)}"
+            self.bounded, edges = False, self.body.edges
+            self.body.edges = False
+            chunk(top.open(f"if (MDF_IN_BOUNDS({within}))"))
+            self.bounded, self.body.edges = True, edges
+            chunk(top.open("else"))
+
+    def _chunk(
+        self,
+        vectors: list[int],
+        needed: list[int],
+        reductions: list[int],
+        stores: list[Store],
+        guard: str,
+        count: int,
+        first: str,
+        top: Block,
+    ) -> None:
+        for at in vectors:
+            top.add(f"{self.body.vector_type(at)} h{at}[{count}];")
+        inner = self._item_loop(True, top, count, first)
+        self.body.declare_operands(inner, vectors)
+        for at in vectors:
+            self.body.fetch(inner, at, f"h{at}[t]")
+        inner = self._item_loop(True, top, count, first)
+        for at in vectors:
+            inner.add(f"const {self.body.vector_type(at)} x{at} = h{at}[t];")
+        self.body.element_statements(inner, needed, set(vectors), reductions, stores, guard)
+
+    def _position(self, item: str, lane: str | int) -> str:
+        """Where along the row a lane's vector of an item begins."""
+        step = f"(part * {self.launch.items} + {item})"
+        if not self.shares_rows:
+            step = self._wide(f"({item})" if not item.isidentifier() else item)
+        begin = " - shift" if self.launch.shift is not None else ""
+        return f"({step} * {self.launch.group} + {lane}) * {self.launch.vector}{begin}"
 
     def _is_mailbox(self, at: int) -> bool:
         load = self.plan.body[at].detail
@@ -268,16 +305,11 @@ class RowsWriter(KernelWriter):
         loop = (top or self.top).open(head, pragma)
         vector, threads = self.launch.vector, self.launch.threads
         if self.plan.family != "pointwise":
-            step = f"(part * {self.launch.items} + {first}t)"
-            if not self.shares_rows:
-                step = self._wide(f"({first}t)" if first else "t")
-            begin = " - shift" if self.launch.shift is not None else ""
-            first = f"({step} * {self.launch.group} + lane) * {vector}{begin}"
-            loop.add(f"const {self.index} c = {first};")
+            loop.add(f"const {self.index} c = {self._position(f'{first}t', 'lane')};")
         else:
             block = f"(static_cast<{self.index}>(blockIdx.x) * {self.launch.items} + {first}t)"
             loop.add(f"const {self.index} c = ({block} * {threads} + threadIdx.x) * {vector};")
-        if not self.launch.exact:
+        if self.bounded:
             loop = loop.open(f"if (MDF_IN_BOUNDS(c < {self.arguments.name(self.length)}))")
         flat = IndexPrinter(self.arguments, {"c": "c"})
         loop.add(*flat.definitions(self.index, nested_positions(self.plan.columns, "c")))

@@ -53,10 +53,10 @@ SEVERAL_RULES = (
     RowRule(512, 512, 512, 3),
 )
 # A long row that only passes by takes no registers from one fetch to the next, and its blocks need
-# not be large: while one combines its threads' results, others load. (H200, sums of exponentials of
-# bf16: 238 us with 256 threads, 273 with 512 and 365 with 1024 for [16384, 32000]; 473, 470 and 509
-# for [8192, 128256].)
-STREAMED = RowRule(1 << 62, 256, 256)
+# not be large: while one combines its threads' results, others load. (H200, cross-entropy of bf16
+# [16384, 32000]: 247 us with 128 threads and 8 blocks an SM, 259 with 256 and 4, 298 with 256 and 6;
+# [8192, 50257]: 217, 229 and 329, and 284 with 512 threads and 2 blocks.)
+STREAMED = RowRule(1 << 62, 128, 128, 8)
 # (H200, RoPE of 2 x 8192: 87.7 us with 128, 88.8 with 256, 92.4 with 512, 104 with 64.)
 POINTWISE_THREADS = 128
 # Bytes of loads that a thread should have in flight: 45 KB over 2048 threads of an SM is 22.
@@ -122,7 +122,7 @@ def row(plan: KernelPlan, width: int, decide: Decider, target: Target) -> Launch
     exact = exact and decide.equal(vectors, rule.group * items)
     held = sum(width * plan.buffers[x.buffer].dtype.itemsize for x in held_loads(plan)) * items
     # Vectors across pieces of memory take more registers than that many blocks leave.
-    few = held <= BLOCKS_HELD_BYTES and plan.launch.shift is None
+    few = rule is STREAMED or (held <= BLOCKS_HELD_BYTES and plan.launch.shift is None)
     return Launch(
         rule.threads,
         width,
