@@ -54,8 +54,8 @@ SEVERAL_RULES = (
 )
 # A long row that only passes by takes no registers from one fetch to the next, and its blocks need
 # not be large: while one combines its threads' results, others load. (H200, cross-entropy of bf16
-# [16384, 32000]: 247 us with 128 threads and 8 blocks an SM, 259 with 256 and 4, 298 with 256 and 6;
-# [8192, 50257]: 217, 229 and 329, and 284 with 512 threads and 2 blocks.)
+# [16384, 32000]: 247 us with 128 threads and 8 blocks an SM, 259 with 256 and 4, 298 with 256 and
+# 6; of [8192, 50257] 217, 229 and 329, and 284 with 512 threads and 2 blocks.)
 STREAMED = RowRule(1 << 62, 128, 128, 8)
 # (H200, RoPE of 2 x 8192: 87.7 us with 128, 88.8 with 256, 92.4 with 512, 104 with 64.)
 POINTWISE_THREADS = 128
