@@ -1,7 +1,8 @@
-"""Modules with forward hooks, such as ``parallelize_module`` gives them, in Thunder's interpreter.
+"""Calls of modules in Thunder's interpreter, with forward hooks such as ``parallelize_module``
+gives them, and without.
 
-Thunder interprets torch's loop over hooks, bytecode by bytecode and with a guard on all that it
-reads: a second for every module that has one. Here the loop runs in Python, and only the hooks and
+Thunder interprets torch's questions for hooks and its loop over them, bytecode by bytecode: half a
+second for every module, and a second with a hook. Here they run in Python, and only the hooks and
 ``forward`` themselves are interpreted. A hook that cannot be traced is named in the error.
 """
 
@@ -36,10 +37,12 @@ _torch_loop = FunctionType(_whole.__code__, _whole.__globals__, _whole.__name__)
 def called(self: Any, *args: Any, **kwargs: Any) -> Any:
     """What a module returns: a door for ``torch.nn.Module._call_impl`` with wrapped arguments."""
     module = unwrap(self)
-    if not (module._forward_pre_hooks or module._forward_hooks) or _needs_torch(module):
+    if _needs_torch(module):
         return as_torch(self, *args, **kwargs)
     try:
-        return _hooked(self, module, args, kwargs)
+        if module._forward_pre_hooks or module._forward_hooks:
+            return _hooked(self, module, args, kwargs)
+        return _interpret(_interpret(getattr, self, wrap_const("forward")), *args, **kwargs)
     except _Raised:
         return _RAISED
 
@@ -50,9 +53,12 @@ def as_torch(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _needs_torch(module: torch.nn.Module) -> bool:
-    """Whether there are hooks on the backward pass, on all modules, or for errors."""
+    """Whether there are hooks on the backward pass, on all modules, or for errors, or torch.jit
+    traces.
+    """
     return bool(
-        module._backward_hooks
+        torch._C._get_tracing_state()
+        or module._backward_hooks
         or module._backward_pre_hooks
         or module._forward_hooks_always_called
         or torch_module._has_any_global_hook()  # type: ignore[no-untyped-call]

@@ -1,10 +1,10 @@
 """The private places of Thunder that are changed: all of them, and each once.
 
 Every change is for DTensors alone, but for ``guard_arguments``, which is for the doors of this
-executor, for hooks of modules in its jits, for its regions, and for the guards of a call, which ask
-the same as Thunder's in less time; the rest of Thunder stays as it is. Where one cannot
-be made (another version of Thunder, a place that is gone) a warning says what is lost; the rest
-works.
+executor, for calls of modules in its jits, for its regions, and for tracing and for the guards of a
+call, which give and ask the same as Thunder's in less time; the rest of Thunder stays as it is.
+Where one cannot be made (another version of Thunder, a place that is gone) a warning says what is
+lost; the rest works.
 """
 
 import sys
@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from thunder_mdfuse.thunder import dtensor_twins as twins
-from thunder_mdfuse.thunder import dynamo, guards, hooks
+from thunder_mdfuse.thunder import dynamo, guards, hooks, shortcuts
 from thunder_mdfuse.thunder.late import once_imported
 
 # Called by Thunder itself with whatever a user has: in autodiff, and for a proxy's comparisons.
@@ -199,6 +199,10 @@ def _know_instances(executor: FusionExecutor) -> None:
     doors[isinstance] = _once(found, original)
 
 
+def _trace_quickly(executor: FusionExecutor) -> None:
+    shortcuts.take()
+
+
 def _run_hooks(executor: FusionExecutor) -> None:
     doors = jit_ext._general_jit_lookaside_map
 
@@ -310,5 +314,6 @@ PATCHES = [
     Patch(
         _leave_regions_alone, "the first call takes the square of the number of a model's layers"
     ),
-    Patch(_run_hooks, "a module with hooks takes a second to trace, and as the root has an error"),
+    Patch(_run_hooks, "a call of a module takes half a second to trace, and its hooks may fail"),
+    Patch(_trace_quickly, "tracing takes twice as long"),
 ]
