@@ -1,6 +1,6 @@
 #include "mdfuse.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) mdf_row_b43d898500(
+extern "C" __global__ void __launch_bounds__(256) mdf_row_fd910b3903(
     MDF_IN(float) b0,
     MDF_OUT(float) b1,
     MDF_INOUT(float) b2,
@@ -13,26 +13,49 @@ extern "C" __global__ void __launch_bounds__(256) mdf_row_b43d898500(
   const mdf::i32 lane = threadIdx.x;
   MDF_SHARED(float, scratch1, 8);
   float a1 = mdf::Sum::identity<float>();
+  #pragma unroll 1
   for (mdf::i32 f = 0; f < 8; f += 4) {
-    mdf::Vec<float, 4> h0[4];
-    #pragma unroll
-    for (mdf::i32 t = 0; t < 4; ++t) {
-      const mdf::i32 c = ((part * 8 + f + t) * 256 + lane) * 4;
-      if (MDF_IN_BOUNDS(c < p1)) {
+    if (MDF_IN_BOUNDS(((part * 8 + f + 0) * 256 + 0) * 4 >= 0 && ((part * 8 + f + 4) * 256 + 0) * 4 <= p1)) {
+      mdf::Vec<float, 4> h0[4];
+      #pragma unroll
+      for (mdf::i32 t = 0; t < 4; ++t) {
+        const mdf::i32 c = ((part * 8 + f + t) * 256 + lane) * 4;
         const mdf::i32 d1 = c;
         h0[t] = mdf::load<4>(b0, c + d0 * p1);
       }
-    }
-    #pragma unroll
-    for (mdf::i32 t = 0; t < 4; ++t) {
-      const mdf::i32 c = ((part * 8 + f + t) * 256 + lane) * 4;
-      if (MDF_IN_BOUNDS(c < p1)) {
+      #pragma unroll
+      for (mdf::i32 t = 0; t < 4; ++t) {
+        const mdf::i32 c = ((part * 8 + f + t) * 256 + lane) * 4;
         const mdf::i32 d1 = c;
         const mdf::Vec<float, 4> x0 = h0[t];
         #pragma unroll
         for (mdf::i32 j = 0; j < 4; ++j) {
           const float v0 = mdf::to_compute(x0, j);
           a1 = mdf::Sum::apply(a1, v0);
+        }
+      }
+    }
+    else {
+      mdf::Vec<float, 4> h0[4];
+      #pragma unroll
+      for (mdf::i32 t = 0; t < 4; ++t) {
+        const mdf::i32 c = ((part * 8 + f + t) * 256 + lane) * 4;
+        if (MDF_IN_BOUNDS(c < p1)) {
+          const mdf::i32 d1 = c;
+          h0[t] = mdf::load<4>(b0, c + d0 * p1);
+        }
+      }
+      #pragma unroll
+      for (mdf::i32 t = 0; t < 4; ++t) {
+        const mdf::i32 c = ((part * 8 + f + t) * 256 + lane) * 4;
+        if (MDF_IN_BOUNDS(c < p1)) {
+          const mdf::i32 d1 = c;
+          const mdf::Vec<float, 4> x0 = h0[t];
+          #pragma unroll
+          for (mdf::i32 j = 0; j < 4; ++j) {
+            const float v0 = mdf::to_compute(x0, j);
+            a1 = mdf::Sum::apply(a1, v0);
+          }
         }
       }
     }

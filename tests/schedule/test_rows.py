@@ -84,11 +84,11 @@ def test_parts_of_few_long_rows() -> None:
     torch.testing.assert_close(total, given.sum(1), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("vectors", [5, 6, 7])
+@pytest.mark.parametrize("vectors", [9, 10, 11])
 def test_a_row_of_vectors_that_are_no_whole_chunks(vectors: int) -> None:
     """Four vectors are fetched at once, and then those that are left."""
     b = Builder(None, "local")
-    x = b.input(tensor(F64, vectors * 512))
+    x = b.input(tensor(F64, vectors * 256))
     fusion = b.finish((reduced(b, "sum", x),))
     found = only(fusion)
     assert (found.launch.items, found.launch.exact) == (vectors, True)
