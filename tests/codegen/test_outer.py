@@ -402,7 +402,7 @@ def plan(dtype: DType, *shape: int, dims: Dims = (0,), alignment: int = 16) -> K
 def test_a_bias_gradient_fills_the_device_with_16_byte_loads() -> None:
     launch = plan(DType.BF16, 16384, 14336).launch
     assert (launch.vector, launch.across) == (8, 16)
-    blocks = 14336 // 256 * launch.parts
+    blocks = 14336 // (8 * 16) * launch.parts
     assert isinstance(blocks, int)
     assert blocks >= 2 * 132 * 8
 
