@@ -3,8 +3,9 @@ and compiled for it: of stock Thunder, and of this executor with an empty disk c
 one, and on DTensors.
 
 Stock Thunder has this package's shorter ways through its interpreter here as well, so it is sooner
-done than without the package. Each of the four is a process of its own, timed from the model on: imports are not in it. With
-``--together`` they run at the same time, on a machine with cores to spare.
+done than without the package. Each of the four is a process of its own, timed from the model on:
+imports are not in it. With ``--together`` they run at the same time, on a machine with cores to
+spare.
 """
 
 import argparse
