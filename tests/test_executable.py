@@ -211,7 +211,9 @@ def test_no_gradient_is_recorded() -> None:
     assert not any(v.requires_grad for v in found if isinstance(v, torch.Tensor))
 
 
-def test_stages_reach_numbered_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_reach_numbered_files(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MDFUSE_DUMP", str(tmp_path))
     executable = make(SUM)
     executable.run([*pair(6, 64)])
@@ -225,6 +227,7 @@ def test_stages_reach_numbered_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "04_localize.txt",
         "05_program.txt",
         "06_kernel0.cu",
+        *["07_call.py"] * (backend == "emulate"),
     ]
     assert parse((folder / "00_region.txt").read_text()) == executable.fusion
     assert (folder / "06_kernel0.cu").read_text() in executable.kernel_sources().values()

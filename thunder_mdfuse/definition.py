@@ -56,7 +56,7 @@ class FusionDefinition:
         self._ranges = Ranges(type(self).__name__)
         self._distributed: Distributed | None = None
         self._meshed: dict[TensorView, None] = {}  # those that the author gave a mesh
-        self._carries = False
+        self._carries = self._writes = False
         self._defined = False
         self.ops = Ops(self._perform)
         self.sched = Sched()
@@ -250,6 +250,7 @@ class FusionDefinition:
     def _finished(self) -> Fusion:
         if not self._outputs:
             raise DefinitionError("the fusion has no output; call add_output")
+        self._writes = any(target is not None for _, target in self._outputs)
         self._carries = bool(self._scope.sized) or not any(
             isinstance(value, TensorView) for value in self._inputs
         )
@@ -285,16 +286,27 @@ class FusionDefinition:
                 f"execute takes its inputs as one list, found {1 + len(more)} arguments; call "
                 "execute([...])"
             )
-        if any(value.mesh is not None for value in self._meshed):
+        if self._meshed and any(value.mesh is not None for value in self._meshed):
             raise DefinitionError(
                 "the fusion is defined on a device mesh: call it with execute_with_dtensors"
             )
+        return self._returned(self._ranged(self._run, inputs, device))
+
+    def _run(self, inputs: Sequence[Any], device: Any) -> list[Any]:
         executable = self.executable
-        values = self._values(self._plain(inputs), device)
-        found = self._ranged(executable.run, values)
+        if type(inputs) is list and device is None and not self._carries:
+            found = executable.again(inputs)
+            if found is not None:
+                return found
+        return executable.run(self._values(self._plain(inputs), device))
+
+    def _returned(self, found: list[Any]) -> list[Any]:
+        """``found`` without what is written into inputs."""
+        if not self._writes:
+            return found
         return [v for v, (_, target) in zip(found, self._outputs, strict=True) if target is None]
 
-    def _ranged(self, run: Callable[..., list[Any]], *args: Any) -> list[Any]:
+    def _ranged(self, run: Callable[..., Any], *args: Any) -> Any:
         return self._ranges.around(run, *args) if self._ranges.wanted() else run(*args)
 
     def _values(self, values: list[Any], device: Any) -> list[Any]:
@@ -338,8 +350,7 @@ class FusionDefinition:
             )
         opened = Opened(self._counted(in_dtensors))
         values = self._values(opened.locals, None)
-        found = self._ranged(self._distributed.run, self._inputs, opened, values)
-        return [v for v, (_, target) in zip(found, self._outputs, strict=True) if target is None]
+        return self._returned(self._ranged(self._distributed.run, self._inputs, opened, values))
 
     def get_output_shardings(self) -> list[Sharding | None]:
         """The sharding of every output in the last call on DTensors, in the order of

@@ -10,7 +10,7 @@ inputs have been seen before is one dictionary look-up away from running.
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,17 +36,19 @@ from thunder_mdfuse.lru import Lru
 from thunder_mdfuse.reference import run_reference
 from thunder_mdfuse.runtime.binding import bind
 from thunder_mdfuse.runtime.communicate import Communicate
+from thunder_mdfuse.runtime.likeness import alignment, likeness
 from thunder_mdfuse.runtime.program import BoundProgram, Value
 from thunder_mdfuse.runtime.report import StepReport, report
 from thunder_mdfuse.schedule.program import InputClass, ProgramPlan
 
-MOST_ALIGNED = 16
 # What is kept at most; ``multidevice.keep_programs`` changes the first.
 MOST_PROGRAMS = 4096  # executables of the process
 MOST_ENTRIES = 4096  # bound programs of an executable, by the sizes and addresses of its inputs
 MOST_PLANS = 64  # layout classes for which an executable has plans
 MOST_VARIANTS = 16  # plans of one layout class, for sizes of which different guards hold
 Key = tuple[object, ...]
+_backend_text = knobs.unparsed("MDFUSE_BACKEND")
+_rounding_text = knobs.unparsed("MDFUSE_EAGER_ROUNDING")
 
 
 @dataclass
@@ -54,7 +56,8 @@ class Entry:
     """What one key of the fast look-up leads to.
 
     ``sizes`` and ``agreed`` are of a program that communicates: what the ranks have agreed on
-    beside the program, and each team's memory of it with the epoch in which it did.
+    beside the program, and each team's memory of it with the epoch in which it did. ``like``,
+    ``place`` and ``modes`` tell a call that it is for without its key.
     """
 
     plan: ProgramPlan
@@ -63,7 +66,14 @@ class Entry:
     backend: str
     bound: BoundProgram | None
     sizes: dict[str, int]
+    like: Callable[[Sequence[Value]], bool]
+    place: Key
+    modes: Key
     agreed: tuple[tuple[Agreed, int], ...] = ()
+
+    def is_for(self, inputs: Sequence[Value], place: Key) -> bool:
+        """Whether a call is one that this is known to be for."""
+        return place == self.place and self.like(inputs) and self.modes == _modes()
 
 
 class Executable:
@@ -103,21 +113,22 @@ class Executable:
         """As ``run``, but generated kernels empty the list ``inputs``: what only it held is let go
         of when nothing reads it any more. The evaluator leaves it as it is.
         """
-        coordinate = None if device_mesh is None else mesh_coordinate(device_mesh)
-        try:
-            key = (*map(_input_key, inputs), coordinate, _modes())
-        except RuntimeError as e:
-            raise ProgramError(f"{self.name}: {_without_memory(inputs)}") from e
-        if shapes is not None:
-            key = (*key, tuple(map(_shape_key, shapes)))
-        entry = self._entries.get(key)
-        if entry is None:
-            with self._lock:
-                entry = self._entries.get(key) or self._specialise(inputs, device_mesh, shapes)
-                if len(self._entries) >= MOST_ENTRIES:  # sizes that change with every call
-                    self._entries.clear()
-                self._entries[key] = entry
-        self.last = entry
+        place = _place(device_mesh, shapes)
+        entry = self.last
+        if entry is None or not entry.is_for(inputs, place):
+            entry = self.last = self._find(inputs, device_mesh, shapes, place)
+        return self._run(entry, inputs, device_mesh)
+
+    def again(self, inputs: Sequence[Value]) -> list[Value] | None:
+        """As ``run`` for plain tensors that are like those of the last call, else None."""
+        entry = self.last
+        if entry is None or not entry.is_for(inputs, ()):
+            return None
+        return self._run(entry, list(inputs), None)
+
+    def _run(
+        self, entry: Entry, inputs: list[Value], device_mesh: DeviceMesh | None
+    ) -> list[Value]:
         communicate = None
         if self.communicates:
             assert device_mesh is not None
@@ -126,16 +137,44 @@ class Executable:
                 entry.agreed = self._agree(communicate, entry.sizes)
         if self.draws and device_mesh is not None:
             agree_on_seed(device_mesh, _device(inputs))
+        if entry.bound is not None:
+            return entry.bound.run(inputs, communicate)
         with torch.no_grad():
-            if entry.bound is not None:
-                return entry.bound.run(inputs, communicate)
             return run_reference(self.local, inputs, entry.symbols, communicate)
+
+    def _find(
+        self,
+        inputs: Sequence[Value],
+        device_mesh: DeviceMesh | None,
+        shapes: Sequence[Sequence[int] | None] | None,
+        place: Key,
+    ) -> Entry:
+        """The entry for a call by its key; it is made for the first such call."""
+        modes = _modes()
+        try:
+            key = (*map(_input_key, inputs), place, modes)
+        except RuntimeError as e:
+            raise ProgramError(f"{self.name}: {_without_memory(inputs)}") from e
+        entry = self._entries.get(key)
+        if entry is None:
+            with self._lock:
+                entry = self._entries.get(key) or self._specialise(
+                    inputs, device_mesh, shapes, place, modes
+                )
+                if len(self._entries) >= MOST_ENTRIES:  # sizes that change with every call
+                    self._entries.clear()
+                self._entries[key] = entry
+        elif not entry.like(inputs):  # torch tells them apart, a program does not
+            entry.like = likeness(inputs)
+        return entry
 
     def _specialise(
         self,
         inputs: Sequence[Value],
         device_mesh: DeviceMesh | None,
         shapes: Sequence[Sequence[int] | None] | None,
+        place: Key,
+        modes: Key,
     ) -> Entry:
         symbols = self._symbols(inputs, device_mesh, shapes)
         self._check_guards(symbols)
@@ -151,7 +190,9 @@ class Executable:
         if backend != "reference":
             arch = current_target(device.index).arch if device.type == "cuda" else ""
             bound = BoundProgram(plan, texts, symbols, backend, device, arch)
-        return Entry(plan, texts, symbols, backend, bound, known, agreed)
+            self.dump.write("call", bound.code.text, "py")
+        like = likeness(inputs)
+        return Entry(plan, texts, symbols, backend, bound, known, like, place, modes, agreed)
 
     def _check_guards(self, symbols: Mapping[str, int]) -> None:
         for guard in self.fusion.guards:
@@ -247,7 +288,7 @@ class Executable:
                     name = f"stride{node}_{d}"
                     symbols[name] = stride
                     strides += (stride if stride in (0, 1) else sizes.symbol(name),)
-            classes.append(InputClass(strides, _alignment(value)))
+            classes.append(InputClass(strides, alignment(value)))
         return classes, symbols
 
     def stages(self) -> dict[str, str]:
@@ -289,9 +330,17 @@ def _shape_key(shape: Sequence[int] | None) -> object:
     return None if shape is None else tuple(shape)
 
 
-def _modes() -> tuple[object, ...]:
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    return knobs.text("MDFUSE_BACKEND"), knobs.flag("MDFUSE_EAGER_ROUNDING"), deterministic
+def _place(mesh: DeviceMesh | None, shapes: Sequence[Sequence[int] | None] | None) -> Key:
+    """Where this process is in the mesh, and the global shapes, if there are any."""
+    if mesh is None and shapes is None:
+        return ()
+    coordinate = None if mesh is None else mesh_coordinate(mesh)
+    return coordinate, None if shapes is None else tuple(map(_shape_key, shapes))
+
+
+def _modes() -> Key:
+    """What a program is made for beside its inputs."""
+    return _backend_text(), _rounding_text(), torch.are_deterministic_algorithms_enabled()
 
 
 def _settings() -> dict[str, str]:
@@ -305,7 +354,7 @@ def _settings() -> dict[str, str]:
 def _input_key(value: Value) -> object:
     if not isinstance(value, torch.Tensor):
         return type(value)
-    return value.shape, value.stride(), value.dtype, value.device, _alignment(value)
+    return value.shape, value.stride(), value.dtype, value.device, alignment(value)
 
 
 def _without_memory(inputs: Sequence[Value]) -> str:
@@ -315,11 +364,6 @@ def _without_memory(inputs: Sequence[Value]) -> str:
         f"an input is {str(found).removeprefix('torch.')}, and regions are for tensors with "
         "strides and memory; make it dense (to_dense) before the jitted function"
     )
-
-
-def _alignment(tensor: torch.Tensor) -> int:
-    low = tensor.data_ptr() & (MOST_ALIGNED - 1)
-    return MOST_ALIGNED if low == 0 else low & -low
 
 
 def _device(inputs: Sequence[Value]) -> torch.device:

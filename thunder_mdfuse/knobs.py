@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from thunder_mdfuse.errors import MdfuseError
@@ -137,6 +137,16 @@ def value(name: str) -> object:
     """
     _look_around()
     return _parsed(name, os.environ.get(name))
+
+
+def unparsed(name: str) -> Callable[[], object]:
+    """A function that tells in 0.1 us whether the text of the knob ``name`` is still the same: it
+    returns the text, or None, as the environment holds it.
+    """
+    # What os.environ keeps, without the decoding of each key and value.
+    kept = getattr(os.environ, "_data", os.environ)
+    key = name.encode() if kept is not os.environ and os.name == "posix" else name
+    return partial(kept.get, key)
 
 
 @lru_cache(maxsize=256)  # a call of a program reads three knobs

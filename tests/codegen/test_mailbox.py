@@ -20,7 +20,7 @@ from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.sizes import symbol
 from thunder_mdfuse.ir.types import DType
-from thunder_mdfuse.runtime.launch import prepare_emulated, size_arguments
+from thunder_mdfuse.runtime.launch import PreparedEmulated, size_arguments
 from thunder_mdfuse.schedule.plan import (
     Axis,
     Buffer,
@@ -196,4 +196,4 @@ def test_what_no_device_function_reads_is_refused() -> None:
 def test_no_program_launches_it_yet() -> None:
     text: KernelText = write_kernel(plan(8, 8192, LAUNCH))
     with pytest.raises(ProgramError, match=r"needs memory in symmetric\(tp\)"):
-        prepare_emulated(text, {"ranks": RANKS})
+        PreparedEmulated(text, {"ranks": RANKS})

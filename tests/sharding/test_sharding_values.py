@@ -315,18 +315,19 @@ def wide_program(mesh: str, rows: int) -> str:
 
 def test_nothing_in_a_program_grows_with_the_number_of_ranks():
     """8 and 4,096 ranks: texts differ by digits, and plans have as many parts."""
-    found = {}
+    found, seconds = {}, {}
     for name, mesh, rows in (
         ("few", "dp=2, cp=2, tp=2", 999),
         ("many", "dp=64, cp=8, tp=8", 999),
     ):
         begin = time.process_time()
         local = localize(reshard(propagate(parse(wide_program(mesh, rows)))))
-        assert time.process_time() - begin < 1.0
+        seconds[name] = time.process_time() - begin
         classes = [InputClass((1000, 1)), InputClass((1, 1)), InputClass((1,))]
         symbols = {f"@{axis.name}": 0 for axis in local.mesh.axes}
         plan = plan_program(local, classes, H200, symbols)
         found[name] = len(local.nodes), len(plan.steps), len(str(plan)) + len(render(local))
+    assert seconds["many"] < min(2 * seconds["few"] + 0.2, 3), seconds
     (nodes, steps, text), few = found["many"], found["few"]
     assert (nodes, steps) == few[:2]
     assert text < 1.1 * few[2]

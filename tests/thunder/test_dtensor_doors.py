@@ -236,6 +236,7 @@ def test_patches_are_made_once() -> None:
             patches.prims.update_aliases.meta,
             patches.jit_ext._general_jit_lookaside_map[isinstance],
             patches.jit_ext.interpreter_needs_wrap,
+            patches.TraceCtx.python_callable,
             splitter.is_node_supported_by_thunder,
             splitter.translate_dtensor_ops,
         ]

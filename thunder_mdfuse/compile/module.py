@@ -18,6 +18,7 @@ import operator
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,7 +41,6 @@ except ImportError:
 
 Dim3 = tuple[int, int, int]
 Argument = int | float | complex
-Launch = Callable[..., None]  # (raw stream, *encoded arguments)
 
 _ONE: Dim3 = (1, 1, 1)
 # A block may have this much dynamic shared memory without asking; on every arch since sm_50.
@@ -126,6 +126,17 @@ _streams: dict[int, Any] = {}
 _MOST_STREAMS = 256
 
 
+def raw_stream(device: int) -> int:
+    """torch's current stream on ``device``, as the number that the driver knows it by."""
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
+def stream_of(device: int) -> Any:
+    """torch's current stream on ``device``, as what a launch takes."""
+    raw = torch._C._cuda_getCurrentRawStream(device)
+    return _streams.get(raw) or _stream(raw)
+
+
 def _stream(pointer: int) -> Any:
     """cuda.core's object for a raw stream. Making one takes 18 us, and it holds the number only."""
     found = _streams.get(pointer)
@@ -139,6 +150,28 @@ def _stream(pointer: int) -> Any:
 # --- Kernels -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A kernel with a configuration, as cuda.core's ``launch(stream, config, kernel, *arguments)``
+    takes them; without a configuration where the grid has no blocks, which launches nothing.
+    """
+
+    launch: Any
+    kernel: Any
+    config: Any
+    where: str
+
+    def __call__(self, stream: int, *arguments: Argument) -> None:
+        """Launch on a raw stream, with encoded arguments."""
+        if self.config is None:
+            return
+        try:
+            self.launch(_stream(stream), self.config, self.kernel, *arguments)
+        except Exception as e:
+            e.add_note(f"while launching {self.where} on stream {stream:#x}")
+            raise
+
+
 class LoadedKernel:
     """One kernel on one device. Made by ``load``, which keeps one for each cubin and device."""
 
@@ -149,7 +182,7 @@ class LoadedKernel:
         self._target = current_target(device)
         self._dynamic_shared = _SHARED_WITHOUT_ASKING - self.usage.static_shared
         self._lock = threading.Lock()
-        self._prepared: dict[tuple[Dim3, Dim3, int, Dim3], Launch] = {}
+        self._prepared: dict[tuple[Dim3, Dim3, int, Dim3], Prepared] = {}
         with torch.cuda.device(device):
             # torch makes a context at its first use of the device, which may be yet to come; its
             # context manager puts the caller's device back.
@@ -163,8 +196,8 @@ class LoadedKernel:
 
     def prepare(
         self, grid: Dim3, block: Dim3, shared_bytes: int = 0, cluster: Dim3 = _ONE
-    ) -> Launch:
-        """A function (raw stream, *encoded arguments) that launches with this configuration.
+    ) -> Prepared:
+        """The kernel with this configuration.
 
         ``grid`` is in blocks, clusters or not, as gridDim is. ``shared_bytes`` is dynamic. A grid
         without blocks (an empty tensor or shard) launches nothing. On the default stream, which is
@@ -179,25 +212,16 @@ class LoadedKernel:
                 found = self._prepared[key] = self._prepare(*key)
         return found
 
-    def _prepare(self, grid: Dim3, block: Dim3, shared_bytes: int, cluster: Dim3) -> Launch:
+    def _prepare(self, grid: Dim3, block: Dim3, shared_bytes: int, cluster: Dim3) -> Prepared:
         problem = configuration_problem(grid, block, cluster, self._target.max_threads_per_block)
         if problem:
             raise CompileError(f"kernel {self.entry!r} cannot be launched: {problem}")
-        if 0 in grid:
-            return _launch_nothing
-        self._allow(shared_bytes, cluster)
-        kernel, get, make = self._kernel, _streams.get, _stream
-        config = launch_config(grid, block, shared_bytes, cluster)
         where = f"kernel {self.entry!r}, grid {grid}, block {block}, {shared_bytes} B, {cluster}"
-
-        def launch_prepared(stream: int, *arguments: Argument) -> None:
-            try:
-                launch(get(stream) or make(stream), config, kernel, *arguments)
-            except Exception as e:
-                e.add_note(f"while launching {where} on stream {stream:#x}")
-                raise
-
-        return launch_prepared
+        if 0 in grid:
+            return Prepared(launch, self._kernel, None, where)  # the driver would refuse it
+        self._allow(shared_bytes, cluster)
+        config = launch_config(grid, block, shared_bytes, cluster)
+        return Prepared(launch, self._kernel, config, where)
 
     def _allow(self, shared_bytes: int, cluster: Dim3) -> None:
         """Raise the kernel's own limits on dynamic shared memory and cluster size where needed."""
@@ -231,10 +255,6 @@ class LoadedKernel:
     ) -> None:
         """``prepare`` and launch in one call."""
         self.prepare(grid, block, shared_bytes, cluster)(stream, *args)
-
-
-def _launch_nothing(stream: int, *arguments: Argument) -> None:
-    """The launch of a grid without blocks, which the driver would refuse."""
 
 
 def configuration_problem(grid: Dim3, block: Dim3, cluster: Dim3, most_threads: int) -> str | None:
@@ -280,8 +300,3 @@ def load(cubin: Cubin, device: int) -> LoadedKernel:
         if found is None:
             found = _loaded[key] = LoadedKernel(cubin, device)
     return found
-
-
-def raw_stream(device: int) -> int:
-    """torch's current stream on ``device``, as the number that a launch takes."""
-    return int(torch._C._cuda_getCurrentRawStream(device))

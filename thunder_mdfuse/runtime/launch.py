@@ -1,9 +1,10 @@
 """Executing one planned kernel: on a GPU, or in the emulator on the CPU, from the same text.
 
-``prepare`` binds a kernel to sizes, once; the result is called with the tensors and scalars of each
-call.
+``prepare_cuda`` and ``prepare_emulated`` bind a kernel to sizes, once. What they return writes the
+launch into the straight-line code of a call, where each tensor and number has a name.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from thunder_mdfuse.codegen.index import reciprocal
 from thunder_mdfuse.codegen.kernel import KernelText
 from thunder_mdfuse.compile.cache import cached_cubin, cached_cubins
 from thunder_mdfuse.compile.emulate import Allocation, build, poison
-from thunder_mdfuse.compile.module import check_parameters, encode, load, raw_stream
+from thunder_mdfuse.compile.module import ENCODE, check_parameters, encode, load
 from thunder_mdfuse.compile.nvrtc import Job
 from thunder_mdfuse.compile.sources import device_headers
 from thunder_mdfuse.errors import EmulatorError, ProgramError
@@ -21,9 +22,8 @@ from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.graph import Use
 from thunder_mdfuse.ir.types import DType
 from thunder_mdfuse.runtime.dtypes import TORCH_DTYPES
+from thunder_mdfuse.runtime.straight import Straight
 from thunder_mdfuse.schedule.plan import Buffer, KernelPlan, Scalar
-
-Launcher = Callable[[Mapping[Use, torch.Tensor], Mapping[Use, object]], None]
 
 # How a scalar of each compute dtype is passed; kinds of compile/module.py.
 _KINDS = {
@@ -53,31 +53,53 @@ def _converted(value: Any, scalar: Scalar) -> object:
     return float(value) if dtype.is_float else int(value)
 
 
-class Pointers:
-    """The tensors of a kernel's buffers at each call; scratch memory is made anew for every one.
-
-    Nothing of a launch outlives it, so that streams, threads and captured graphs cannot collide.
+class Prepared(ABC):
+    """A kernel bound to sizes. What each launch gets beside the caller's tensors is scratch memory
+    that is made anew for every one: nothing of a launch outlives it, so that streams, threads and
+    captured graphs cannot collide.
     """
 
-    def __init__(self, text: KernelText, symbols: Mapping[str, int], device: torch.device) -> None:
+    def __init__(self, text: KernelText, symbols: Mapping[str, int]) -> None:
         spaces = {b.space for b in text.plan.buffers} - {"global", "workspace", "counters"}
         if spaces:
             raise ProgramError(
                 f"kernel {text.entry} needs memory in {', '.join(sorted(spaces))}, and no program "
                 "owns such memory yet; plan the collective as a step of its own"
             )
-        self.buffers, self.device = text.plan.buffers, device
-        self.extents = [sizes.evaluate(b.extent, symbols) for b in self.buffers]
+        self.text = text
+        self.extents = [sizes.evaluate(b.extent, symbols) for b in text.plan.buffers]
+        self.grid = sizes.evaluate(text.blocks, symbols)
 
-    def __call__(self, tensors: Mapping[Use, torch.Tensor]) -> list[torch.Tensor]:
-        return [
-            tensors[b.value] if b.space == "global" else self._scratch(b, n)
-            for b, n in zip(self.buffers, self.extents, strict=True)
-        ]
+    def write(
+        self, code: Straight, tensor: Callable[[Use], str], number: Callable[[Use], str]
+    ) -> None:
+        """Put the launch into ``code``, where values are named by ``tensor`` and ``number``."""
+        if self.grid == 0:
+            return
+        names, scratch = [], []
+        buffers = zip(self.text.plan.buffers, self.extents, strict=True)
+        for i, (buffer, extent) in enumerate(buffers):
+            if buffer.space == "global":
+                names.append(tensor(buffer.value))
+                continue
+            names.append(f"scratch{i}")
+            scratch.append(names[-1])
+            code.add(f"{names[-1]} = {_scratch(code, buffer, extent)}")
+        self._launch(code, names, [number(s.value) for s in self.text.scalars])
+        for name in scratch:
+            code.add(f"{name} = None")
 
-    def _scratch(self, buffer: Buffer, extent: int) -> torch.Tensor:
-        make = torch.zeros if buffer.space == "counters" else torch.empty
-        return make(extent, dtype=TORCH_DTYPES[buffer.dtype], device=self.device)
+    @abstractmethod
+    def _launch(self, code: Straight, tensors: Sequence[str], numbers: Sequence[str]) -> None:
+        """Put the launch itself into ``code``."""
+
+
+def _scratch(code: Straight, buffer: Buffer, extent: int) -> str:
+    """What makes memory for one launch."""
+    zero = buffer.space == "counters"
+    make = code.known("zeros", torch.zeros) if zero else code.known("empty", torch.empty)
+    dtype = code.known(buffer.dtype.text, TORCH_DTYPES[buffer.dtype])
+    return f"{make}({extent}, dtype={dtype}, device=device)"
 
 
 def cubins(texts: Sequence[KernelText], arch: str) -> None:
@@ -92,50 +114,60 @@ def size_arguments(text: KernelText, symbols: Mapping[str, int]) -> list[int]:
     return [*(sizes.evaluate(s, symbols) for s in text.sizes), *map(reciprocal, divisors)]
 
 
-def prepare_cuda(text: KernelText, symbols: Mapping[str, int], device: int, arch: str) -> Launcher:
-    """A launcher on CUDA device ``device``; the module is loaded when this returns."""
-    cubin = cached_cubin(Job(text.source, text.entry, arch, device_headers()))
-    integer = "i64" if text.plan.launch.wide_index else "i32"
-    kinds = scalar_kinds(text)
-    pointers = ["ptr"] * len(text.plan.buffers)
-    integers = [integer] * len(text.sizes) + ["u64"] * len(text.divisors)
-    check_parameters(cubin, pointers + integers + kinds)
-    kernel = load(cubin, device)
-    grid = sizes.evaluate(text.blocks, symbols)
-    bound = encode(integers, size_arguments(text, symbols))
-    threads, cluster = text.plan.launch.threads, text.plan.launch.cluster
-    launch = kernel.prepare((grid, 1, 1), (threads, 1, 1), text.shared, (cluster, 1, 1))
-    pointers_of = Pointers(text, symbols, torch.device("cuda", device))
+class PreparedCuda(Prepared):
+    """A kernel on CUDA device ``device``; the module is loaded when this returns."""
 
-    def run(tensors: Mapping[Use, torch.Tensor], numbers: Mapping[Use, object]) -> None:
-        passed = [_converted(numbers[s.value], s) for s in text.scalars]
-        buffers = pointers_of(tensors)
-        launch(
-            raw_stream(device),
-            *[b.data_ptr() for b in buffers],
-            *bound,
-            *encode(kinds, passed),
+    def __init__(
+        self, text: KernelText, symbols: Mapping[str, int], device: int, arch: str
+    ) -> None:
+        super().__init__(text, symbols)
+        cubin = cached_cubin(Job(text.source, text.entry, arch, device_headers()))
+        launch = text.plan.launch
+        self._kinds = scalar_kinds(text)
+        pointers = ["ptr"] * len(text.plan.buffers)
+        integers = ["i64" if launch.wide_index else "i32"] * len(text.sizes)
+        integers += ["u64"] * len(text.divisors)
+        check_parameters(cubin, pointers + integers + self._kinds)
+        self._bound = encode(integers, size_arguments(text, symbols))
+        self._prepared = load(cubin, device).prepare(
+            (self.grid, 1, 1), (launch.threads, 1, 1), text.shared, (launch.cluster, 1, 1)
         )
 
-    return run
+    def _launch(self, code: Straight, tensors: Sequence[str], numbers: Sequence[str]) -> None:
+        found = [f"{t}.data_ptr()" for t in tensors] + [str(n) for n in self._bound]
+        for kind, scalar, name in zip(self._kinds, self.text.scalars, numbers, strict=True):
+            found.append(f"{code.new('pack', _packed(kind, scalar))}({name})")
+        config = code.new("config", self._prepared.config)
+        kernel = code.new("kernel", self._prepared.kernel)
+        launch = code.known("launch", self._prepared.launch)
+        where = f"while launching {self._prepared.where}"
+        code.add(f"{launch}({', '.join(('stream', config, kernel, *found))})", where)
 
 
-def prepare_emulated(text: KernelText, symbols: Mapping[str, int]) -> Launcher:
-    """A launcher in the emulator; every launch is checked for faults in several thread orders."""
-    kernel = build(text.source, text.entry)
-    grid = sizes.evaluate(text.blocks, symbols)
-    bound = size_arguments(text, symbols)
-    pointers_of = Pointers(text, symbols, torch.device("cpu"))
+def _packed(kind: str, scalar: Scalar) -> Callable[[object], object]:
+    pack = ENCODE[kind][1]
+    return lambda value: pack(_converted(value, scalar))
 
-    def run(tensors: Mapping[Use, torch.Tensor], numbers: Mapping[Use, object]) -> None:
-        if grid == 0:
-            return
-        used = pointers_of(tensors)
+
+class PreparedEmulated(Prepared):
+    """A kernel in the emulator; every launch is checked for faults in several thread orders."""
+
+    def __init__(self, text: KernelText, symbols: Mapping[str, int]) -> None:
+        super().__init__(text, symbols)
+        self._kernel = build(text.source, text.entry)
+        self._bound = size_arguments(text, symbols)
+
+    def _launch(self, code: Straight, tensors: Sequence[str], numbers: Sequence[str]) -> None:
+        launch = code.new("launch", self._run)
+        code.add(f"{launch}([{', '.join(tensors)}], [{', '.join(numbers)}])")
+
+    def _run(self, used: Sequence[torch.Tensor], numbers: Sequence[object]) -> None:
+        text = self.text
         arguments: list[int | float | bool] = [tensor.data_ptr() for tensor in used]
-        arguments += bound
-        arguments += [_converted(numbers[s.value], s) for s in text.scalars]  # type: ignore[misc]
-        report = kernel.launch_checked(
-            grid=(grid, 1, 1),
+        arguments += self._bound
+        arguments += [_converted(n, s) for n, s in zip(numbers, text.scalars, strict=True)]  # type: ignore[misc]
+        report = self._kernel.launch_checked(
+            grid=(self.grid, 1, 1),
             block=(text.plan.launch.threads, 1, 1),
             args=arguments,
             allocations=_allocations(text.plan, used),
@@ -151,8 +183,6 @@ def prepare_emulated(text: KernelText, symbols: Mapping[str, int]) -> Launcher:
                 f"kernel {text.entry} left {first.nbytes} bytes of {first.name} unwritten, "
                 f"the first at byte {first.first}"
             )
-
-    return run
 
 
 def _allocations(plan: KernelPlan, tensors: Sequence[torch.Tensor]) -> list[Allocation]:
