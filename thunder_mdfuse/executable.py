@@ -47,6 +47,7 @@ MOST_ENTRIES = 4096  # bound programs of an executable, by the sizes and address
 MOST_PLANS = 64  # layout classes for which an executable has plans
 MOST_VARIANTS = 16  # plans of one layout class, for sizes of which different guards hold
 Key = tuple[object, ...]
+Shapes = tuple[tuple[int, ...] | None, ...]
 _backend_text = knobs.unparsed("MDFUSE_BACKEND")
 _rounding_text = knobs.unparsed("MDFUSE_EAGER_ROUNDING")
 
@@ -94,7 +95,7 @@ class Executable:
         self,
         inputs: Sequence[Value],
         device_mesh: DeviceMesh | None = None,
-        shapes: Sequence[Sequence[int] | None] | None = None,
+        shapes: Shapes | None = None,
     ) -> list[Value]:
         """The outputs for ``inputs``, as local tensors and numbers; writes are done in place.
 
@@ -108,7 +109,7 @@ class Executable:
         self,
         inputs: list[Value],
         device_mesh: DeviceMesh | None = None,
-        shapes: Sequence[Sequence[int] | None] | None = None,
+        shapes: Shapes | None = None,
     ) -> list[Value]:
         """As ``run``, but generated kernels empty the list ``inputs``: what only it held is let go
         of when nothing reads it any more. The evaluator leaves it as it is.
@@ -119,12 +120,17 @@ class Executable:
             entry = self.last = self._find(inputs, device_mesh, shapes, place)
         return self._run(entry, inputs, device_mesh)
 
-    def again(self, inputs: Sequence[Value]) -> list[Value] | None:
-        """As ``run`` for plain tensors that are like those of the last call, else None."""
+    def again(
+        self,
+        inputs: Sequence[Value],
+        device_mesh: DeviceMesh | None = None,
+        shapes: Shapes | None = None,
+    ) -> list[Value] | None:
+        """As ``run`` for inputs that are like those of the last call, else None."""
         entry = self.last
-        if entry is None or not entry.is_for(inputs, ()):
+        if entry is None or not entry.is_for(inputs, _place(device_mesh, shapes)):
             return None
-        return self._run(entry, list(inputs), None)
+        return self._run(entry, list(inputs), device_mesh)
 
     def _run(
         self, entry: Entry, inputs: list[Value], device_mesh: DeviceMesh | None
@@ -146,7 +152,7 @@ class Executable:
         self,
         inputs: Sequence[Value],
         device_mesh: DeviceMesh | None,
-        shapes: Sequence[Sequence[int] | None] | None,
+        shapes: Shapes | None,
         place: Key,
     ) -> Entry:
         """The entry for a call by its key; it is made for the first such call."""
@@ -172,7 +178,7 @@ class Executable:
         self,
         inputs: Sequence[Value],
         device_mesh: DeviceMesh | None,
-        shapes: Sequence[Sequence[int] | None] | None,
+        shapes: Shapes | None,
         place: Key,
         modes: Key,
     ) -> Entry:
@@ -207,7 +213,7 @@ class Executable:
         self,
         inputs: Sequence[Value],
         mesh: DeviceMesh | None,
-        shapes: Sequence[Sequence[int] | None] | None,
+        shapes: Shapes | None,
     ) -> dict[str, int]:
         if self.fusion.mesh is None:
             return bind(self.fusion, inputs)
@@ -326,16 +332,12 @@ def _like(value: Value, shape: Sequence[int]) -> torch.Tensor:
     return torch.empty(tuple(shape), dtype=value.dtype, device="meta")
 
 
-def _shape_key(shape: Sequence[int] | None) -> object:
-    return None if shape is None else tuple(shape)
-
-
-def _place(mesh: DeviceMesh | None, shapes: Sequence[Sequence[int] | None] | None) -> Key:
+def _place(mesh: DeviceMesh | None, shapes: Shapes | None) -> Key:
     """Where this process is in the mesh, and the global shapes, if there are any."""
     if mesh is None and shapes is None:
         return ()
     coordinate = None if mesh is None else mesh_coordinate(mesh)
-    return coordinate, None if shapes is None else tuple(map(_shape_key, shapes))
+    return coordinate, shapes
 
 
 def _modes() -> Key:

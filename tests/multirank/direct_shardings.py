@@ -266,6 +266,36 @@ def written_down(ranks: int) -> None:
     assert next(iter(first)).executable is next(iter(second)).executable
 
 
+def called_again(ranks: int) -> None:
+    """Calls whose inputs are like those of the last call but for one thing, and then like them."""
+    mesh = mesh_of(range(ranks))
+    with FusionDefinition() as fd:
+        x, y = fd.define_tensor([-1, -1]), fd.define_tensor([-1, -1])
+        fd.add_output(fd.ops.add(fd.ops.mul(x, y), x))
+        fd.add_output(fd.ops.sum(x, 1))
+    for rows in (4 * ranks, 2 * ranks + 1, 4 * ranks):
+        whole, other = torch.randn(rows, 6), torch.randn(rows, 6)
+        for placement in (Shard(0), Replicate(), Shard(1), Shard(0)):
+            placed = place(whole, mesh, placement)
+            besides = (
+                other,
+                other.clone(),
+                other.t().contiguous().t(),
+                place(other, mesh, placement),
+                place(other, mesh, Replicate()),
+                other.requires_grad_(),
+            )
+            for beside in besides:
+                for first in (placed, placed, place(whole, mesh, placement)):
+                    found, sums = fd.execute_with_dtensors([first, beside])
+                    close(found, whole * other.detach() + whole)
+                    close(sums, whole.sum(1))
+            wrong = torch.randn(rows + 1, 6)
+            raises(ProgramError, "", lambda: fd.execute_with_dtensors([placed, wrong]))
+            raises(ProgramError, "no DTensor", lambda: fd.execute_with_dtensors([whole, other]))
+    raises(ProgramError, "takes 2 inputs", lambda: fd.execute_with_dtensors([placed]))
+
+
 def host_cost(ranks: int) -> None:
     """A fusion without collectives costs the host at most twice what it costs on plain tensors."""
     found = dtensor_host.host_cost(mesh_of(range(ranks)))
@@ -283,6 +313,7 @@ CASES = [
         strided_shards,
         views,
         written_down,
+        called_again,
         host_cost,
     )
 ]

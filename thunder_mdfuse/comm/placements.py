@@ -63,19 +63,6 @@ def spec_placements(spec: DTensorSpec) -> Placements:
     return tuple(found)
 
 
-class SpecWithoutMesh:
-    """All of a spec but its mesh, which it does not keep alive; making a spec takes long."""
-
-    def __init__(self, spec: DTensorSpec) -> None:
-        self._fields = {k: v for k, v in vars(spec).items() if k != "mesh"}
-
-    def on(self, mesh: DeviceMesh) -> DTensorSpec:
-        """The spec over the mesh object ``mesh``, which equals the one that it was made with."""
-        spec = object.__new__(DTensorSpec)
-        spec.__dict__.update(self._fields, mesh=mesh)
-        return spec
-
-
 def from_placement(p: Placement) -> TorchPlacement:
     """torch's placement for the IR's."""
     if isinstance(p, Shard):

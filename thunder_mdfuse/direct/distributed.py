@@ -18,11 +18,11 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import Placement as TorchPlacement
 
 from thunder_mdfuse.comm.placements import (
-    SpecWithoutMesh,
     from_placement,
     logical_mesh,
     spec_placements,
 )
+from thunder_mdfuse.comm.specs import Seen, SpecWithoutMesh, dtensor
 from thunder_mdfuse.comm.team import mesh_digest
 from thunder_mdfuse.direct.mesh import DeviceMesh, placements
 from thunder_mdfuse.direct.scope import Scope
@@ -110,6 +110,33 @@ class Distributed:
         self._programs: Lru[Any, Program] = Lru(MOST_PROGRAMS)
         self._prepared: dict[Any, Prepared] = {}
         self._last: tuple[Program, weakref.ref[TorchMesh]] | None = None
+        # What the last call was given, by input, and what it was found to be.
+        self._seen: tuple[list[Seen | None], Prepared] | None = None
+
+    def again(self, given: Sequence[Any]) -> list[Any] | None:
+        """As ``run`` for DTensors whose specs are the objects of the last call, and local tensors
+        like its, else None.
+        """
+        if self._seen is None:
+            return None
+        seen, known = self._seen
+        if len(seen) != len(given):
+            return None
+        mesh: TorchMesh | None = None
+        values: list[Any] = []
+        for x, spec, whole in zip(given, seen, known.wholes, strict=True):
+            if spec is None:
+                if isinstance(x, DTensor) or (whole is not None and x.shape != whole):
+                    return None
+                values.append(x)
+                continue
+            if not isinstance(x, DTensor) or not spec.holds(x._spec):
+                return None
+            mesh, local = x._spec.mesh, x._local_tensor
+            values.append(local.wait() if type(local) is AsyncCollectiveTensor else local)
+        assert mesh is not None
+        found = known.program.executable.again(values, mesh, known.wholes)
+        return None if found is None else self._close(found, known, mesh)
 
     def run(self, inputs: Sequence[Any], opened: Opened, values: Sequence[Any]) -> list[Any]:
         """All outputs. ``values``: ``opened.locals`` on one device, and the carrier of sizes."""
@@ -121,9 +148,14 @@ class Distributed:
             if len(self._prepared) >= MOST_CALLS:  # sizes that change with every call
                 self._prepared.clear()
             self._prepared[key] = known
-        program, mesh = known.program, opened.mesh
-        found = program.executable.run(values, mesh, known.wholes)
-        self._last = program, weakref.ref(mesh)
+        mesh = opened.mesh
+        found = known.program.executable.run(values, mesh, known.wholes)
+        if not self._carries:
+            self._seen = [None if s is None else Seen(s) for s in opened.specs], known
+        return self._close(found, known, mesh)
+
+    def _close(self, found: Sequence[Any], known: Prepared, mesh: TorchMesh) -> list[Any]:
+        self._last = known.program, weakref.ref(mesh)
         return [
             _closed(value, mesh, known, i) if isinstance(value, torch.Tensor) else value
             for i, value in enumerate(found)
@@ -222,7 +254,7 @@ def _closed(local: torch.Tensor, mesh: TorchMesh, known: Prepared, i: int) -> DT
         assert shape is not None and places is not None
         meta = TensorMeta(torch.Size(shape), _strides(shape, local), local.dtype)
         spec = known.specs[at] = SpecWithoutMesh(DTensorSpec(mesh, places, meta))
-    return DTensor(local, spec.on(mesh), requires_grad=False)  # type: ignore[no-untyped-call]
+    return dtensor(local, spec.on(mesh))
 
 
 def _strides(shape: tuple[int, ...], local: torch.Tensor) -> tuple[int, ...]:

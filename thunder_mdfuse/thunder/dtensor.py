@@ -20,6 +20,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import Placement as TorchPlacement
 
 from thunder_mdfuse.comm.placements import spec_placements, to_placement
+from thunder_mdfuse.comm.specs import dtensor
 from thunder_mdfuse.comm.team import axis_names
 from thunder_mdfuse.errors import ExecutorError, ShardingError
 from thunder_mdfuse.ir import attrs as at
@@ -241,4 +242,4 @@ def close(local: torch.Tensor, spec: DTensorSpec) -> DTensor:
     """The DTensor of a local result."""
     # An input that is an output has its own gradient; torch wants it told apart.
     local = local.detach() if local.requires_grad else local
-    return DTensor(local, spec, requires_grad=False)  # type: ignore[no-untyped-call]
+    return dtensor(local, spec)

@@ -19,7 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-from thunder_mdfuse.comm.placements import SpecWithoutMesh, logical_mesh
+from thunder_mdfuse.comm.placements import logical_mesh
+from thunder_mdfuse.comm.specs import Seen, SpecWithoutMesh
 from thunder_mdfuse.comm.team import mesh_digest
 from thunder_mdfuse.errors import ExecutorError, IRError
 from thunder_mdfuse.executable import Executable, compile_fusion
@@ -31,7 +32,6 @@ from thunder_mdfuse.repro import program_script
 from thunder_mdfuse.runtime.ranges import Ranges
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder.fitting import check_fitting
-from thunder_mdfuse.thunder.guards import Seen
 from thunder_mdfuse.thunder.translate import Given, Translated, translate
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, NumberNeeded
 

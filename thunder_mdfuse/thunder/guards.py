@@ -11,6 +11,7 @@ import torch
 from thunder.executors import pythonex
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
+from thunder_mdfuse.comm.specs import Seen
 from thunder_mdfuse.errors import ExecutorError
 
 _device_names: dict[torch.device, str] = {}
@@ -40,30 +41,6 @@ def check_number(n: Any, value: Any) -> None:
     """Raise ``RuntimeError`` unless ``n`` is ``value`` and of its type; NaN is NaN."""
     if type(n) is not type(value) or n != value:
         pythonex._check_number_type_and_value_impl(n, value)
-
-
-class Seen:
-    """A spec as it was when it was seen. It keeps neither the spec nor its mesh alive."""
-
-    __slots__ = ("_mesh", "_meta", "_order", "_placements", "_spec")
-
-    def __init__(self, spec: DTensorSpec) -> None:
-        self._spec, self._mesh = weakref.ref(spec), weakref.ref(spec.mesh)
-        self._placements, self._meta, self._order = _parts(spec)
-
-    def holds(self, spec: DTensorSpec) -> bool:
-        """Whether ``spec`` is that one, and has not changed since."""
-        return (
-            self._spec() is spec
-            and self._mesh() is spec.mesh
-            and self._placements is spec.placements
-            and self._meta is spec.tensor_meta
-            and self._order is spec.shard_order
-        )
-
-
-def _parts(spec: DTensorSpec) -> tuple[Any, Any, Any]:
-    return spec.placements, spec.tensor_meta, spec.shard_order
 
 
 _texts: dict[int, tuple[Seen, str]] = {}
