@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from recorded_gpu import bound_there, recorded_gpu
 
-from thunder_mdfuse.bench import dtensor_host, environment, first_call, tensor_parallel, training
+from thunder_mdfuse.bench import (
+    compiling,
+    dtensor_host,
+    environment,
+    first_call,
+    host,
+    tensor_parallel,
+    training,
+)
 from thunder_mdfuse.bench import functions as fn
 from thunder_mdfuse.bench.__main__ import main
 from thunder_mdfuse.bench.cases import as_tuple, error, prepared
@@ -165,3 +174,52 @@ def test_the_plot_shows_a_recorded_run(tmp_path: Path) -> None:
     record = {"environment": {"gpu": "g", "torch": "t", "date": "d"}, "results": [result]}
     plot(json.loads(json.dumps(record)), tmp_path / "roofline.png")
     assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_least_that_a_call_costs_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is timed are the outputs' allocations and the program's own first launch."""
+    gpu = recorded_gpu(monkeypatch)
+    text = """
+    local
+    %0 = input(position=0) : f32[64, 16]
+    %1 = mul(%0, %0) : f32[64, 16]
+    %2 = exp(%1) : f32[64, 16]
+    return %1, %2
+    """
+    x = torch.randn(64, 16)
+    bound = bound_there(text)
+    found = bound.run([x], None)
+    allocate, start = host.least(bound, [x])
+    allocate()
+    assert len(gpu.launches) == 1
+    start()
+    whole, alone = gpu.launches
+    assert whole[:4] == alone[:4] and whole[4][0] == alone[4][0] == x.data_ptr()
+    assert len(whole[4]) == len(alone[4]) and whole[4][3:] == alone[4][3:]
+    del found
+
+
+@pytest.mark.parametrize("name", ["B02f", "B02b", "B06d"])
+def test_kernels_are_compiled_and_then_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("MDFUSE_BACKEND", "emulate")
+    work, used = WORKLOADS[name], []
+    found = compiling.kernels(work, CPU, work.small)
+    assert found and all(text.source for text in found.values())
+    (entry, text), *_ = found.items()
+    times = compiling.kernel_time(name, text, "sm_90", used.append)
+    assert [cubin.entry for cubin in used] == [entry]
+    assert times.cold > 3 * times.warm > 0 and times.kernel == entry
+
+
+@pytest.mark.parametrize("module", [host, compiling])
+def test_what_needs_a_gpu_says_so(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    if not torch.cuda.is_available():
+        assert module.main([]) == 2
+        assert "needs a CUDA GPU" in capsys.readouterr().err
+
+
+def test_what_a_call_may_cost_the_host() -> None:
+    times = host.HostTimes(2, 2, 4.0, 6.0, 16.0, 17.5)
+    assert times.limit == pytest.approx(16.6) and times.holds
+    assert not host.HostTimes(2, 1, 4.0, 6.0, 14.0, 14.0).holds
+    assert not host.HostTimes(1, 1, 4.0, 6.0, 12.0, 14.6).holds

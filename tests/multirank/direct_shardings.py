@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -291,9 +292,9 @@ def called_again(ranks: int) -> None:
                     close(found, whole * other.detach() + whole)
                     close(sums, whole.sum(1))
             wrong = torch.randn(rows + 1, 6)
-            raises(ProgramError, "", lambda: fd.execute_with_dtensors([placed, wrong]))
-            raises(ProgramError, "no DTensor", lambda: fd.execute_with_dtensors([whole, other]))
-    raises(ProgramError, "takes 2 inputs", lambda: fd.execute_with_dtensors([placed]))
+            for text, given in (("", [placed, wrong]), ("no DTensor", [whole, other])):
+                raises(ProgramError, text, partial(fd.execute_with_dtensors, given))
+    raises(ProgramError, "takes 2 inputs", partial(fd.execute_with_dtensors, [placed]))
 
 
 def host_cost(ranks: int) -> None:

@@ -2,17 +2,14 @@
 
 import traceback
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
+from recorded_gpu import bound_there, recorded_gpu
 
 from thunder_mdfuse.codegen.cuda import write_kernel
 from thunder_mdfuse.compile import module
-from thunder_mdfuse.compile.nvrtc import Cubin
 from thunder_mdfuse.ir.text import parse
-from thunder_mdfuse.runtime import launch as launching
-from thunder_mdfuse.runtime import program as programs
 from thunder_mdfuse.runtime.program import BoundProgram
 from thunder_mdfuse.runtime.straight import Straight
 from thunder_mdfuse.schedule.program import InputClass, plan_program
@@ -47,45 +44,7 @@ def test_a_name_stands_for_one_thing() -> None:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A device 1 whose memory is the CPU's; ``current`` is the current one."""
-    record = SimpleNamespace(launches=[], current=1, entered=[], error=None, calls=0)
-
-    class Using:
-        def __init__(self, device: torch.device) -> None:
-            record.entered.append(device.index)
-
-        def __enter__(self) -> None:
-            record.current = 1
-
-        def __exit__(self, *raised: object) -> None:
-            record.current = 0
-
-    def launch(stream: Any, config: Any, kernel: Any, *args: Any) -> None:
-        if record.error is not None:
-            raise record.error
-        record.launches.append((record.current, stream, config, kernel, args))
-
-    class Loaded:
-        def prepare(self, grid: Any, *block_shared_and_cluster: Any) -> module.Prepared:
-            config = None if 0 in grid else grid
-            return module.Prepared(launch, "kernel", config, f"grid {grid}")
-
-    monkeypatch.setattr(programs, "cubins", lambda texts, arch: None)
-    monkeypatch.setattr(programs, "stream_of", lambda device: f"stream of {device}")
-    monkeypatch.setattr(launching, "cached_cubin", lambda job: Cubin(b"", job.entry, "", "", 0.0))
-    monkeypatch.setattr(launching, "check_parameters", lambda cubin, kinds: None)
-    monkeypatch.setattr(launching, "load", lambda cubin, device: Loaded())
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: record.current, raising=False)
-    monkeypatch.setattr(torch.cuda, "device", Using)
-    monkeypatch.setitem(programs._EMPTY_STRIDED, "cuda", torch._C._dynamo.guards._empty_strided_cpu)
-    return record
-
-
-def bound(text: str, symbols: dict[str, int] | None = None) -> BoundProgram:
-    fusion = parse(text)
-    plan = plan_program(fusion, [InputClass(None) for _ in fusion.inputs], H200, symbols or {})
-    kernels = [write_kernel(k) for k in plan.kernels]
-    return BoundProgram(plan, kernels, symbols or {}, "cuda", torch.device("cuda", 1), "sm_90")
+    return recorded_gpu(monkeypatch)
 
 
 SCALED = """
@@ -100,7 +59,7 @@ return %2, %3
 
 def test_a_launch_gets_addresses_sizes_and_numbers(gpu: SimpleNamespace) -> None:
     x = torch.randn(8, 16)
-    found = bound(SCALED.format(n=8)).run([x, 1.5], None)
+    found = bound_there(SCALED.format(n=8)).run([x, 1.5], None)
     ((device, stream, config, kernel, args),) = gpu.launches
     assert (device, stream, config, kernel) == (1, "stream of 1", config, "kernel")
     addresses = [t.data_ptr() for t in (x, *found)]  # type: ignore[union-attr]
@@ -112,13 +71,13 @@ def test_a_launch_gets_addresses_sizes_and_numbers(gpu: SimpleNamespace) -> None
 def test_the_device_of_a_program_is_current_while_it_runs(gpu: SimpleNamespace) -> None:
     """On stream 0, which all devices have, a kernel would run on the current one."""
     gpu.current = 0
-    bound(SCALED.format(n=8)).run([torch.randn(8, 16), 1.5], None)
+    bound_there(SCALED.format(n=8)).run([torch.randn(8, 16), 1.5], None)
     assert gpu.entered == [1] and gpu.current == 0
     assert [found[0] for found in gpu.launches] == [1]
 
 
 def test_nothing_is_launched_for_empty_tensors(gpu: SimpleNamespace) -> None:
-    wide, sums = bound(SCALED.format(n=0)).run([torch.randn(0, 16), 1.5], None)
+    wide, sums = bound_there(SCALED.format(n=0)).run([torch.randn(0, 16), 1.5], None)
     assert gpu.launches == []
     assert wide.shape == (0, 16) and sums.shape == (0,)  # type: ignore[union-attr]
 
@@ -126,7 +85,7 @@ def test_nothing_is_launched_for_empty_tensors(gpu: SimpleNamespace) -> None:
 def test_a_failed_launch_names_its_kernel(gpu: SimpleNamespace) -> None:
     gpu.error = RuntimeError("no")
     with pytest.raises(RuntimeError, match="no") as caught:
-        bound(SCALED.format(n=8)).run([torch.randn(8, 16), 1.5], None)
+        bound_there(SCALED.format(n=8)).run([torch.randn(8, 16), 1.5], None)
     assert caught.value.__notes__ == ["while launching grid (1, 1, 1)"]
 
 

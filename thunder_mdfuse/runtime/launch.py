@@ -25,6 +25,12 @@ from thunder_mdfuse.runtime.dtypes import TORCH_DTYPES
 from thunder_mdfuse.runtime.straight import Straight
 from thunder_mdfuse.schedule.plan import Buffer, KernelPlan, Scalar
 
+# Half of what torch.empty_strided takes; on the current device, where it allocates for a GPU.
+EMPTY_STRIDED = {
+    "cuda": torch._C._dynamo.guards._empty_strided_cuda,  # type: ignore[attr-defined]
+    "cpu": torch._C._dynamo.guards._empty_strided_cpu,  # type: ignore[attr-defined]
+}
+
 # How a scalar of each compute dtype is passed; kinds of compile/module.py.
 _KINDS = {
     DType.BOOL: "bool",
@@ -59,6 +65,8 @@ class Prepared(ABC):
     captured graphs cannot collide.
     """
 
+    device_type: str
+
     def __init__(self, text: KernelText, symbols: Mapping[str, int]) -> None:
         spaces = {b.space for b in text.plan.buffers} - {"global", "workspace", "counters"}
         if spaces:
@@ -84,7 +92,7 @@ class Prepared(ABC):
                 continue
             names.append(f"scratch{i}")
             scratch.append(names[-1])
-            code.add(f"{names[-1]} = {_scratch(code, buffer, extent)}")
+            code.add(f"{names[-1]} = {_scratch(code, buffer, extent, self.device_type)}")
         self._launch(code, names, [number(s.value) for s in self.text.scalars])
         for name in scratch:
             code.add(f"{name} = None")
@@ -94,12 +102,12 @@ class Prepared(ABC):
         """Put the launch itself into ``code``."""
 
 
-def _scratch(code: Straight, buffer: Buffer, extent: int) -> str:
+def _scratch(code: Straight, buffer: Buffer, extent: int, device_type: str) -> str:
     """What makes memory for one launch."""
-    zero = buffer.space == "counters"
-    make = code.known("zeros", torch.zeros) if zero else code.known("empty", torch.empty)
+    make = code.known("empty_strided", EMPTY_STRIDED[device_type])
     dtype = code.known(buffer.dtype.text, TORCH_DTYPES[buffer.dtype])
-    return f"{make}({extent}, dtype={dtype}, device=device)"
+    zero = ".zero_()" if buffer.space == "counters" else ""
+    return f"{make}(({extent},), (1,), {dtype}){zero}"
 
 
 def cubins(texts: Sequence[KernelText], arch: str) -> None:
@@ -116,6 +124,8 @@ def size_arguments(text: KernelText, symbols: Mapping[str, int]) -> list[int]:
 
 class PreparedCuda(Prepared):
     """A kernel on CUDA device ``device``; the module is loaded when this returns."""
+
+    device_type = "cuda"
 
     def __init__(
         self, text: KernelText, symbols: Mapping[str, int], device: int, arch: str
@@ -151,6 +161,8 @@ def _packed(kind: str, scalar: Scalar) -> Callable[[object], object]:
 
 class PreparedEmulated(Prepared):
     """A kernel in the emulator; every launch is checked for faults in several thread orders."""
+
+    device_type = "cpu"
 
     def __init__(self, text: KernelText, symbols: Mapping[str, int]) -> None:
         super().__init__(text, symbols)

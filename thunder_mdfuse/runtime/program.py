@@ -21,19 +21,19 @@ from thunder_mdfuse.runtime.aten import ATEN, TORCH_DTYPES
 from thunder_mdfuse.runtime.aten_matmul import PRODUCTS
 from thunder_mdfuse.runtime.binding import evaluate_attrs
 from thunder_mdfuse.runtime.communicate import Communicate, Terms
-from thunder_mdfuse.runtime.launch import Prepared, PreparedCuda, PreparedEmulated, cubins
+from thunder_mdfuse.runtime.launch import (
+    EMPTY_STRIDED,
+    Prepared,
+    PreparedCuda,
+    PreparedEmulated,
+    cubins,
+)
 from thunder_mdfuse.runtime.straight import Straight
 from thunder_mdfuse.schedule.program import ProgramPlan, host_scalars
 from thunder_mdfuse.schedule.vectorize import FRESH_ALIGNMENT
 
 Value = torch.Tensor | bool | int | float | complex
 Run = Callable[[list[Value], Communicate | None], list[Value]]
-
-# Half of what torch.empty_strided takes; on the current device, where it allocates for a GPU.
-_EMPTY_STRIDED = {
-    "cuda": torch._C._dynamo.guards._empty_strided_cuda,  # type: ignore[attr-defined]
-    "cpu": torch._C._dynamo.guards._empty_strided_cpu,  # type: ignore[attr-defined]
-}
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class BoundProgram:
         return PreparedEmulated(text, self.symbols)
 
     def _kernel(self, code: Straight, text: KernelText) -> None:
-        make = code.known("empty_strided", _EMPTY_STRIDED[self.device.type])
+        make = code.known("empty_strided", EMPTY_STRIDED[self.device.type])
         for b in text.plan.buffers:
             if b.fresh:
                 p = self._places[b.value]
