@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from thunder_mdfuse import CUDAGraphTransform
 from thunder_mdfuse.compile import module as compiled
+from thunder_mdfuse.errors import ExecutorError
 from thunder_mdfuse.executable import Executable
 from thunder_mdfuse.thunder import graphs
 
@@ -151,3 +152,16 @@ def test_a_graph_is_for_one_mesh_and_placement(mesh: DeviceMesh) -> None:
         y = jitted(x)
         assert y.device_mesh is on and y.placements == (place,)
     assert len(captures(transform)) == 3
+
+
+def test_what_is_not_on_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    jitted = jit(lambda x: x * 2, transforms=[CUDAGraphTransform()])
+    with pytest.raises(
+        ExecutorError, match="found tensors on cpu; move the module"
+    ):
+        jitted(torch.randn(4))
+    made = jit(lambda: torch.ones(4) * 2, transforms=[CUDAGraphTransform()])
+    if not torch.cuda.is_available():
+        with pytest.raises(ExecutorError, match="of what runs on a GPU, found no GPU"):
+            made()

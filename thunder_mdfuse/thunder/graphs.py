@@ -105,6 +105,19 @@ class Runner(cudagraph.CUDAGraphRunner):  # type: ignore[misc]
             return close(super().get_static_buffer(local), x._spec)
         return super().get_static_buffer(x)
 
+    def build_cuda_graph(self, fn: Any, args: Any, static_args_mask: Any) -> Any:
+        """The graph of ``fn``, its inputs and results. Raises ``ExecutorError`` without a GPU, and
+        for tensors on the CPU: what computes on them would not run again in a replay.
+        """
+        found = {str(a.device) for a in args if isinstance(a, torch.Tensor) and a.ndim}
+        others = sorted(name for name in found if not name.startswith("cuda"))
+        if others or not torch.cuda.is_available():
+            raise ExecutorError(
+                f"CUDA graphs are of what runs on a GPU, found {_listed(others)}; move the module "
+                "and its inputs to 'cuda', or call thunder.jit without CUDAGraphTransform"
+            )
+        return super().build_cuda_graph(fn, args, static_args_mask)
+
     def make_cache_key(self, fn_name: str, *args: Any) -> Hashable:
         """What a graph was captured for."""
         return super().make_cache_key(fn_name, *args), tuple(map(_place, args))
@@ -123,6 +136,10 @@ class Runner(cudagraph.CUDAGraphRunner):  # type: ignore[misc]
                 _local(target).copy_(_local(arg))
         graph.replay()
         return outputs
+
+
+def _listed(devices: Sequence[str]) -> str:
+    return f"tensors on {', '.join(devices)}" if devices else "no GPU"
 
 
 def _local(x: torch.Tensor) -> torch.Tensor:
