@@ -25,16 +25,17 @@ _backends: WeakKeyDictionary[dist.ProcessGroup, dict[str, str]] = WeakKeyDiction
 
 def backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
     """The backend (``gloo``, ``nccl``, ...) that ``group`` uses for tensors on ``device``."""
-    known = _backends.setdefault(group, {})
-    found = known.get(device.type)
+    known = _backends.get(group)
+    found = None if known is None else known.get(device.type)
     if found is None:
         try:
-            found = known[device.type] = group._get_backend(device).name()
+            found = group._get_backend(device).name()
         except RuntimeError as e:
             raise CommError(
                 f"the process group has no backend for {device.type} tensors ({_first_line(e)}); "
                 "initialise it with backend 'cpu:gloo,cuda:nccl', or move the tensor"
             ) from None
+        _backends.setdefault(group, {})[device.type] = found
     return found
 
 

@@ -10,6 +10,7 @@ an all_gather or all_to_all, and fold with torch; they are rare, and exact in ev
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -59,6 +60,7 @@ class Folded:
     fold: Callable[[torch.Tensor], torch.Tensor]
 
 
+@lru_cache(maxsize=1024)
 def reduction(dtype: torch.dtype, op: str, backend: str, size: int) -> Native | Folded:
     """How ``size`` contributions of ``dtype`` are reduced by ``op`` on ``backend``.
 
