@@ -30,14 +30,21 @@ from thunder_mdfuse.ir import sizes
 from thunder_mdfuse.ir.decide import holds
 from thunder_mdfuse.ir.graph import Fusion, Use
 from thunder_mdfuse.ir.ops import row
-from thunder_mdfuse.ir.sizes import Size
 from thunder_mdfuse.ir.text import render
 from thunder_mdfuse.lru import Lru
 from thunder_mdfuse.reference import run_reference
 from thunder_mdfuse.runtime.binding import bind
 from thunder_mdfuse.runtime.communicate import Communicate
-from thunder_mdfuse.runtime.likeness import alignment, likeness
-from thunder_mdfuse.runtime.program import BoundProgram, Value
+from thunder_mdfuse.runtime.inputs import (
+    Value,
+    dense_strides,
+    device_of,
+    input_key,
+    lazy,
+    without_memory,
+)
+from thunder_mdfuse.runtime.likeness import alignment, is_fake, likeness
+from thunder_mdfuse.runtime.program import BoundProgram
 from thunder_mdfuse.runtime.report import StepReport, report
 from thunder_mdfuse.schedule.program import InputClass, ProgramPlan
 
@@ -117,8 +124,30 @@ class Executable:
         place = _place(device_mesh, shapes)
         entry = self.last
         if entry is None or not entry.is_for(inputs, place):
+            if lazy(inputs):
+                return self._resolved(inputs, device_mesh, shapes)
             entry = self.last = self._find(inputs, device_mesh, shapes, place)
         return self._run(entry, inputs, device_mesh)
+
+    def _resolved(
+        self, inputs: list[Value], device_mesh: DeviceMesh | None, shapes: Shapes | None
+    ) -> list[Value]:
+        """As ``taking``, for inputs that are conjugated or negated lazily."""
+        resolved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        values = list(inputs)
+        for i in lazy(inputs):
+            x = inputs[i]
+            assert isinstance(x, torch.Tensor)
+            values[i] = y = x.resolve_conj().resolve_neg()
+            resolved[i] = x, y
+        found = self.taking(values, device_mesh, shapes)
+        for o, output in enumerate(self.local.outputs):
+            i = -1 if output.writes is None else self.local.inputs.index(output.writes)
+            if i in resolved:
+                x, y = resolved[i]
+                with torch.no_grad():
+                    found[o] = x.copy_(y)
+        return found
 
     def again(
         self,
@@ -142,7 +171,7 @@ class Executable:
             if not all(team.epoch == epoch for team, epoch in entry.agreed):
                 entry.agreed = self._agree(communicate, entry.sizes)
         if self.draws and device_mesh is not None:
-            agree_on_seed(device_mesh, _device(inputs))
+            agree_on_seed(device_mesh, device_of(inputs))
         if entry.bound is not None:
             return entry.bound.run(inputs, communicate)
         with torch.no_grad():
@@ -158,9 +187,9 @@ class Executable:
         """The entry for a call by its key; it is made for the first such call."""
         modes = _modes()
         try:
-            key = (*map(_input_key, inputs), place, modes)
+            key = (*map(input_key, inputs), place, modes)
         except RuntimeError as e:
-            raise ProgramError(f"{self.name}: {_without_memory(inputs)}") from e
+            raise ProgramError(f"{self.name}: {without_memory(inputs)}") from e
         entry = self._entries.get(key)
         if entry is None:
             with self._lock:
@@ -170,8 +199,8 @@ class Executable:
                 if len(self._entries) >= MOST_ENTRIES:  # sizes that change with every call
                     self._entries.clear()
                 self._entries[key] = entry
-        elif not entry.like(inputs):  # torch tells them apart, a program does not
-            entry.like = likeness(inputs)
+        elif entry.like is not _never and not entry.like(inputs):
+            entry.like = likeness(inputs)  # torch tells them apart, a program does not
         return entry
 
     def _specialise(
@@ -184,8 +213,8 @@ class Executable:
     ) -> Entry:
         symbols = self._symbols(inputs, device_mesh, shapes)
         self._check_guards(symbols)
-        device = _device(inputs)
-        backend = _backend(device)
+        device = device_of(inputs)
+        backend = "reference" if any(map(is_fake, inputs)) else _backend(device)
         known = {k: v for k, v in symbols.items() if not k.startswith("@")}
         agreed: tuple[tuple[Agreed, int], ...] = ()
         if self.communicates:
@@ -197,7 +226,7 @@ class Executable:
             arch = current_target(device.index).arch if device.type == "cuda" else ""
             bound = BoundProgram(plan, texts, symbols, backend, device, arch)
             self.dump.write("call", bound.code.text, "py")
-        like = likeness(inputs)
+        like = _never if any(map(is_fake, inputs)) else likeness(inputs)
         return Entry(plan, texts, symbols, backend, bound, known, like, place, modes, agreed)
 
     def _check_guards(self, symbols: Mapping[str, int]) -> None:
@@ -287,7 +316,7 @@ class Executable:
                 classes.append(InputClass(None))
                 continue
             shape = self.local.tensor(Use(node)).shape
-            strides = _dense_strides(shape, value)
+            strides = dense_strides(shape, value)
             if strides is None:
                 strides = ()
                 for d, stride in enumerate(value.stride()):
@@ -332,6 +361,10 @@ def _like(value: Value, shape: Sequence[int]) -> torch.Tensor:
     return torch.empty(tuple(shape), dtype=value.dtype, device="meta")
 
 
+def _never(inputs: Sequence[Value]) -> bool:
+    return False
+
+
 def _place(mesh: DeviceMesh | None, shapes: Shapes | None) -> Key:
     """Where this process is in the mesh, and the global shapes, if there are any."""
     if mesh is None and shapes is None:
@@ -353,33 +386,6 @@ def _settings() -> dict[str, str]:
     }
 
 
-def _input_key(value: Value) -> object:
-    if not isinstance(value, torch.Tensor):
-        return type(value)
-    return value.shape, value.stride(), value.dtype, value.device, alignment(value)
-
-
-def _without_memory(inputs: Sequence[Value]) -> str:
-    kinds = [v.layout for v in inputs if isinstance(v, torch.Tensor)]
-    found = next((kind for kind in kinds if kind is not torch.strided), "without memory")
-    return (
-        f"an input is {str(found).removeprefix('torch.')}, and regions are for tensors with "
-        "strides and memory; make it dense (to_dense) before the jitted function"
-    )
-
-
-def _device(inputs: Sequence[Value]) -> torch.device:
-    devices = [v.device for v in inputs if isinstance(v, torch.Tensor)]
-    for device in devices:
-        if device.type == "cuda":
-            return device
-    if devices:
-        return devices[0]
-    if torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
 def _backend(device: torch.device) -> str:
     asked = knobs.text("MDFUSE_BACKEND")
     if asked == "auto":
@@ -391,19 +397,3 @@ def _backend(device: torch.device) -> str:
             "move them, or unset the variable"
         )
     return asked
-
-
-def _dense_strides(shape: tuple[Size, ...], value: torch.Tensor) -> tuple[Size, ...] | None:
-    """The strides of a tensor without gaps, as products of its sizes; None for one with gaps."""
-    steps = value.stride()
-    order = sorted(range(value.ndim), key=lambda d: (-steps[d], -value.shape[d]))
-    actual = 1
-    result: list[Size] = [0] * value.ndim
-    step: Size = 1
-    for d in reversed(order):
-        if steps[d] != actual:
-            return None
-        result[d] = step
-        step = step * shape[d]
-        actual *= value.shape[d]
-    return tuple(result)

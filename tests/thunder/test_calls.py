@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import thunder
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from thunder_mdfuse import mdfuse_executor
 from thunder_mdfuse.thunder import calls
@@ -19,6 +22,13 @@ def defaults() -> Iterator[None]:
     yield
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
+
+
+@pytest.fixture
+def one_rank() -> Iterator[DeviceMesh]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
+    dist.destroy_process_group()
 
 
 def jit(function: Callable[..., Any], **options: Any) -> Any:
@@ -163,6 +173,24 @@ def test_arguments_of_all_kinds() -> None:
             torch.testing.assert_close(found["total"], wanted["total"])
             assert found["same"] is x
     assert counts(jitted) == (7, 7)
+
+
+def test_tensors_and_dtensors_are_told_apart(one_rank: DeviceMesh) -> None:
+    """Of the same shape, dtype and device; Thunder's guards take one for the other."""
+    function = lambda x, y: x * 2 + y
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    given = [
+        (x, y),
+        (distribute_tensor(x, one_rank, [Shard(0)]), distribute_tensor(y, one_rank, [Shard(0)])),
+    ]
+    for order in (given, given[::-1]):
+        jitted = jit(function)
+        for args in (*order, *order):
+            found = jitted(*args)
+            assert type(found) is type(args[0])
+            whole = found.full_tensor() if isinstance(found, DTensor) else found
+            torch.testing.assert_close(whole, x * 2 + y)
+        assert counts(jitted) == (2, 2)
 
 
 @pytest.mark.filterwarnings("ignore:The 'symbolic values' cache option")

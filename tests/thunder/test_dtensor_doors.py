@@ -236,7 +236,9 @@ def test_patches_are_made_once() -> None:
             patches.prims.update_aliases.meta,
             patches.jit_ext._general_jit_lookaside_map[isinstance],
             patches.jit_ext.interpreter_needs_wrap,
+            patches.jit_ext.handle_check_dtensor_spec_in_prologue,
             patches.TraceCtx.python_callable,
+            patches.clang.maybe_broadcast,
             splitter.is_node_supported_by_thunder,
             splitter.translate_dtensor_ops,
         ]

@@ -157,9 +157,7 @@ def test_a_graph_is_for_one_mesh_and_placement(mesh: DeviceMesh) -> None:
 def test_what_is_not_on_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     jitted = jit(lambda x: x * 2, transforms=[CUDAGraphTransform()])
-    with pytest.raises(
-        ExecutorError, match="found tensors on cpu; move the module"
-    ):
+    with pytest.raises(ExecutorError, match="found tensors on cpu; move the module"):
         jitted(torch.randn(4))
     made = jit(lambda: torch.ones(4) * 2, transforms=[CUDAGraphTransform()])
     if not torch.cuda.is_available():

@@ -11,14 +11,22 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensor
 
 from thunder_mdfuse.runtime.straight import Straight
 
 MOST_ALIGNED = 16
 
 
+def is_fake(value: object) -> bool:
+    """Whether ``value`` has metadata and no elements, which torch's own operators work with."""
+    return isinstance(value, FakeTensor)
+
+
 def alignment(tensor: torch.Tensor) -> int:
-    """The largest power of two up to 16 that divides the address, in bytes."""
+    """The largest power of two up to 16 that divides the address, in bytes, where there is one."""
+    if is_fake(tensor):
+        return MOST_ALIGNED
     low = tensor.data_ptr() & (MOST_ALIGNED - 1)
     return MOST_ALIGNED if low == 0 else low & -low
 

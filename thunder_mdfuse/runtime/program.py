@@ -21,6 +21,7 @@ from thunder_mdfuse.runtime.aten import ATEN, TORCH_DTYPES
 from thunder_mdfuse.runtime.aten_matmul import PRODUCTS
 from thunder_mdfuse.runtime.binding import evaluate_attrs
 from thunder_mdfuse.runtime.communicate import Communicate, Terms
+from thunder_mdfuse.runtime.inputs import Value
 from thunder_mdfuse.runtime.launch import (
     EMPTY_STRIDED,
     Prepared,
@@ -32,7 +33,6 @@ from thunder_mdfuse.runtime.straight import Straight
 from thunder_mdfuse.schedule.program import ProgramPlan, host_scalars
 from thunder_mdfuse.schedule.vectorize import FRESH_ALIGNMENT
 
-Value = torch.Tensor | bool | int | float | complex
 Run = Callable[[list[Value], Communicate | None], list[Value]]
 
 

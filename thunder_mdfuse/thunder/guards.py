@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from thunder.executors import pythonex
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from thunder_mdfuse.comm.specs import Seen
+from thunder_mdfuse.comm.team import mesh_digest
 from thunder_mdfuse.errors import ExecutorError
 
 _device_names: dict[torch.device, str] = {}
@@ -37,6 +39,17 @@ def check_tensor(
     pythonex._check_tensor_shape_and_metadata_impl(t, shape, device, dtype, requires_grad)
 
 
+def check_plain_tensor(
+    t: Any, shape: tuple[Any, ...], device: str, dtype: torch.dtype, requires_grad: bool
+) -> None:
+    """As ``check_tensor``, for what was no DTensor when it was traced: with one, the function is
+    another. Thunder's own guard takes either for the other.
+    """
+    if isinstance(t, DTensor):
+        raise AssertionError(f"traced with a tensor of {shape}, called with a DTensor")
+    check_tensor(t, shape, device, dtype, requires_grad)
+
+
 def check_number(n: Any, value: Any) -> None:
     """Raise ``RuntimeError`` unless ``n`` is ``value`` and of its type; NaN is NaN."""
     if type(n) is not type(value) or n != value:
@@ -46,8 +59,20 @@ def check_number(n: Any, value: Any) -> None:
 _texts: dict[int, tuple[Seen, str]] = {}
 
 
+class SpecText:
+    """Prints as what a spec is guarded by: torch's own text does not say which ranks are in the
+    mesh, and in what order.
+    """
+
+    def __init__(self, spec: DTensorSpec) -> None:
+        self._text = f"{spec!r}, mesh {mesh_digest(spec.mesh)}"
+
+    def __repr__(self) -> str:
+        return self._text
+
+
 def check_spec(spec: DTensorSpec, text: str) -> None:
-    """Raise ``ExecutorError`` unless ``text`` is what ``spec`` prints as.
+    """Raise ``ExecutorError`` unless ``text`` is the ``SpecText`` of ``spec``.
 
     A text takes longer than all other guards of a DTensor, so it is made once for a spec.
     """
@@ -55,6 +80,6 @@ def check_spec(spec: DTensorSpec, text: str) -> None:
     if known is None or not known[0].holds(spec):
         if known is None:
             weakref.finalize(spec, _texts.pop, id(spec))
-        known = _texts[id(spec)] = Seen(spec), repr(spec)
+        known = _texts[id(spec)] = Seen(spec), repr(SpecText(spec))
     if known[1] != text:
         raise ExecutorError(f"traced with a DTensor of {text}, called with one of {known[1]}")

@@ -10,13 +10,14 @@ lost; the rest works.
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import thunder.torch as ltorch
 import torch
+from thunder import clang
 from thunder.core import compile_data, devices, jit_ext, prims, transform_common, update_aliases
 from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import unwrap, wrap, wrap_const
@@ -216,9 +217,30 @@ def _run_hooks(executor: FusionExecutor) -> None:
 
 def _check_quickly(executor: FusionExecutor) -> None:
     """Every call has these checks for every parameter and number that was read while tracing."""
+    tensor = pythonex.check_tensor_shape_and_metadata
+    plain = replace(tensor, name="check_plain_tensor")
+
+    def of_tensor(bsym: BoundSymbol) -> None:
+        data = get_compile_data()
+        ours = data is not None and executor in data.executors_list
+        if ours and not isinstance(bsym.args[0], DTensorProxy):
+            # Another symbol: a trace has one function for all symbols of a name.
+            bsym.sym = plain
+            bsym.sym._bind_postprocess(bsym)
+        else:
+            bsym._call_ctx = {tensor.name: guards.check_tensor}
+
+    def of_spec(prim: Any, trace: TraceCtx, args: Any) -> bool:
+        if prim == dtensor_torch_and_prims.check_dtensor_spec_repr:
+            args = [args[0], guards.SpecText(args[1])]
+        return bool(original(prim, trace, args))
+
+    original = jit_ext.handle_check_dtensor_spec_in_prologue
+    jit_ext.handle_check_dtensor_spec_in_prologue = _once(of_spec, original)
+    object.__setattr__(tensor, "_bind_postprocess", of_tensor)
     for symbol, check in (
+        (plain, guards.check_plain_tensor),
         (dtensor_torch_and_prims._check_python_repr_impl, guards.check_spec),
-        (pythonex.check_tensor_shape_and_metadata, guards.check_tensor),
         (pythonex.check_number_type_and_value, guards.check_number),
     ):
         _set_check(symbol, check)
@@ -243,6 +265,24 @@ def _call_quickly(executor: FusionExecutor) -> None:
         return calls.undecorated(made)
 
     TraceCtx.python_callable = _once(found, original)
+
+
+def _broadcast_on_the_cpu(executor: FusionExecutor) -> None:
+    """Thunder takes a 0-dim CPU tensor for a number beside any tensor, so that nothing sums its
+    gradient. That is for tensors on other devices; on the CPU it is a tensor as all are.
+    """
+    original = clang.maybe_broadcast
+
+    def found(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> Any:
+        data = get_compile_data()
+        if data is not None and executor in data.executors_list:
+            devices = {a.device.type for a in args if isinstance(a, TensorProxy)}
+            treat_cpu_scalar_tensors_as_numbers &= devices != {"cpu"}
+        return original(
+            *args, treat_cpu_scalar_tensors_as_numbers=treat_cpu_scalar_tensors_as_numbers
+        )
+
+    clang.maybe_broadcast = _once(found, original)
 
 
 def _leave_regions_alone(executor: FusionExecutor) -> None:
@@ -327,6 +367,7 @@ PATCHES = [
         _know_the_current_device,
         "device='cuda' in a jitted function is the first GPU, on every rank",
     ),
+    Patch(_broadcast_on_the_cpu, "the gradient of a 0-dim tensor on the CPU may be wrong"),
     Patch(
         _leave_regions_alone, "the first call takes the square of the number of a model's layers"
     ),
