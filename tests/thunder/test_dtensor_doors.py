@@ -236,6 +236,9 @@ def test_patches_are_made_once() -> None:
             patches.prims.update_aliases.meta,
             patches.jit_ext._general_jit_lookaside_map[isinstance],
             patches.jit_ext.interpreter_needs_wrap,
+            patches.jit_ext.propagate_constraints,
+            patches.jit_ext.JitCtx.proxify,
+            *(getattr(kind, name) for kind, name, _ in patches._CONVERSIONS),
             splitter.is_node_supported_by_thunder,
             splitter.translate_dtensor_ops,
         ]
@@ -267,6 +270,11 @@ out = jitted(x)
 torch.testing.assert_close(found.to_local(), wanted.to_local())
 assert explain(jitted).regions and not explain(jitted).unfused
 dist.destroy_process_group()
+dim = thunder.jit(lambda x, d: x.sum(d) * 2, executors=[mdfuse_executor], cache="symbolic values")
+x = torch.randn(3, 3)
+for d in (0, 1):
+    torch.testing.assert_close(dim(x, d), x.sum(d) * 2)
+assert thunder.cache_misses(dim) == 1 and "may be another" in str(explain(dim))
 print("done")
 """
 
