@@ -269,7 +269,7 @@ def written_down(ranks: int) -> None:
 
 def called_again(ranks: int) -> None:
     """Calls whose inputs are like those of the last call but for one thing, and then like them."""
-    mesh = mesh_of(range(ranks))
+    mesh, twin = mesh_of(range(ranks)), mesh_of(range(ranks))
     with FusionDefinition() as fd:
         x, y = fd.define_tensor([-1, -1]), fd.define_tensor([-1, -1])
         fd.add_output(fd.ops.add(fd.ops.mul(x, y), x))
@@ -284,6 +284,7 @@ def called_again(ranks: int) -> None:
                 other.t().contiguous().t(),
                 place(other, mesh, placement),
                 place(other, mesh, Replicate()),
+                place(other, twin, Replicate()),
                 other.requires_grad_(),
             )
             for beside in besides:
@@ -291,6 +292,7 @@ def called_again(ranks: int) -> None:
                     found, sums = fd.execute_with_dtensors([first, beside])
                     close(found, whole * other.detach() + whole)
                     close(sums, whole.sum(1))
+                    assert found.device_mesh is sums.device_mesh is mesh
             wrong = torch.randn(rows + 1, 6)
             for text, given in (("", [placed, wrong]), ("no DTensor", [whole, other])):
                 raises(ProgramError, text, partial(fd.execute_with_dtensors, given))

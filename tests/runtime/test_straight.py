@@ -4,9 +4,11 @@ import traceback
 from types import SimpleNamespace
 
 import pytest
+import thunder
 import torch
 from recorded_gpu import bound_there, recorded_gpu
 
+from thunder_mdfuse import mdfuse_executor
 from thunder_mdfuse.codegen.cuda import write_kernel
 from thunder_mdfuse.compile import module
 from thunder_mdfuse.ir.text import parse
@@ -37,6 +39,16 @@ def test_a_name_stands_for_one_thing() -> None:
     with pytest.raises(ValueError, match="a stands for 1 already"):
         code.known("a", 2)
     assert [code.new("b", 1), code.new("b", 1)] == ["b0", "b1"]
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_torch_compile_looks_past_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDFUSE_BACKEND", "emulate")
+    jitted = thunder.jit(lambda x: x * 2 + 1, executors=[mdfuse_executor])
+    x = torch.randn(3)
+    jitted(x)
+    compiled = torch.compile(lambda x: jitted(x) + 1, backend="eager")
+    torch.testing.assert_close(compiled(x), x * 2 + 2)
 
 
 # --- A call on a GPU, with cuda.core replaced by recorders ---------------------------------------

@@ -239,6 +239,9 @@ def test_patches_are_made_once() -> None:
             patches.jit_ext.handle_check_dtensor_spec_in_prologue,
             patches.TraceCtx.python_callable,
             patches.clang.maybe_broadcast,
+            patches.jit_ext.propagate_constraints,
+            patches.jit_ext.JitCtx.proxify,
+            *(getattr(kind, name) for kind, name, _ in patches._CONVERSIONS),
             splitter.is_node_supported_by_thunder,
             splitter.translate_dtensor_ops,
         ]
@@ -270,6 +273,11 @@ out = jitted(x)
 torch.testing.assert_close(found.to_local(), wanted.to_local())
 assert explain(jitted).regions and not explain(jitted).unfused
 dist.destroy_process_group()
+dim = thunder.jit(lambda x, d: x.sum(d) * 2, executors=[mdfuse_executor], cache="symbolic values")
+x = torch.randn(3, 3)
+for d in (0, 1):
+    torch.testing.assert_close(dim(x, d), x.sum(d) * 2)
+assert thunder.cache_misses(dim) == 1 and "may be another" in str(explain(dim))
 print("done")
 """
 

@@ -212,3 +212,19 @@ def test_an_input_that_is_an_output_has_its_own_gradient(function: Callable[...,
         (first * rest[-1]).sum().backward()
         found.append(a.grad)
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda n: torch.arange(n) + 1,
+        lambda n: torch.ones(3) + torch.arange(n).sum(),
+        lambda n: torch.cat([torch.arange(n), torch.arange(n + 2) * 2]),
+        lambda n: (torch.arange(n)[:, None] * torch.ones(1, 3)).sum(0),
+    ],
+)
+def test_a_range_of_nothing_has_a_dim(function: Callable[[int], torch.Tensor]) -> None:
+    for n in (0, 3, 0):
+        found, wanted = jit(function)(n), function(n)
+        assert found.shape == wanted.shape and found.dtype is wanted.dtype
+        torch.testing.assert_close(found, wanted)

@@ -3,6 +3,8 @@
 import dis
 import inspect
 import re
+import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -128,6 +130,24 @@ def test_all_that_is_seen_is_thunders(name: str, monkeypatch: pytest.MonkeyPatch
     own_ways(monkeypatch)
     assert found == seen(made, PROGRAMS[name][1])
     assert name.startswith("no_") != ("prologue" in found[1])
+
+
+def test_threads_that_trace_at_once_leave_the_switch_interval_alone() -> None:
+    usual, inside, leave = sys.getswitchinterval(), threading.Barrier(2), threading.Event()
+
+    def enter() -> None:
+        with shortcuts._switching:
+            inside.wait(20)
+            leave.wait(20)
+
+    thread = threading.Thread(target=enter)
+    with shortcuts._switching:
+        thread.start()
+        inside.wait(20)
+    assert sys.getswitchinterval() < usual  # the other one is still inside
+    leave.set()
+    thread.join()
+    assert sys.getswitchinterval() == usual
 
 
 def test_the_frame_that_calls_is_inspects() -> None:

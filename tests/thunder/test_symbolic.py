@@ -117,41 +117,29 @@ def test_an_int_in_a_shape_is_known() -> None:
     "function",
     [
         lambda a, d: (a * d).sum(d),
-        lambda a, d: torch.softmax(a * 2, d),
         lambda a, d: torch.cat([a, a * 2], d),
-        lambda a, d: a.transpose(0, d) * 2,
         lambda a, d: a.unsqueeze(d) * 2,
         lambda a, d: a.narrow(1, d - 1, 1) * 2,
-        lambda a, d: a.select(d, 0) * 2,
         lambda a, d: a.cumsum(d) * 2,
-        lambda a, d: a.flip(d) * 2,
-        lambda a, d: a.var(d) * 2,
-        lambda a, d: (a * 2).amax(d),
         lambda a, d: a[:, :d] * 2,
         lambda a, d: a.repeat(1, 1, d) * 2,
         lambda a, d: a.permute(0, d, 3 - d) * 2,
-        lambda a, d: a[::d] * 2,
-        lambda a, d: torch.cat([a, a], 1).chunk(2, d - 1)[0] * 2,
         lambda a, d: F.glu(torch.cat([a, a], 1)[:, :4], d),
-        lambda a, d: torch.arange(0, 10, d) * 2 + a.sum(),
         lambda a, d: torch.polygamma(d, a + 10),
-        lambda a, d: a.movedim((0, 1), (d, 0)) * 2,
         lambda a, d: torch.diagonal(a[0] * 1, d) * 2,
         lambda a, d: F.interpolate(a, size=d * 3) * 2,
         lambda a, d: a[:, :1].expand(2, d, 4) * 2,
-        lambda a, d: a.repeat_interleave(d, 0) * 2,
-        lambda a, d: a[d - 1] * 2,
-        lambda a, d: a * d + a.clamp(min=d) - torch.full_like(a, d),
         lambda a, d: (a * 2).reshape(d, -1) + 1,
     ],
 )
 def test_a_dim_that_is_an_argument(function: Callable[..., torch.Tensor]) -> None:
-    """One trace for all of its values: none may be taken for good."""
-    jitted = thunder.jit(function, executors=[mdfuse_executor], cache="symbolic values")
+    """It decides what is traced: a trace for each of its values."""
+    jitted = jit(function, cache="symbolic values")
     a = torch.randn(2, 3, 4)
-    for d in (1, 2):
+    for d in (1, 2, 1):
         torch.testing.assert_close(jitted(a, d), function(a, d))
-    assert thunder.cache_misses(jitted) == 1
+    assert thunder.cache_misses(jitted) == 2
+    assert regions(jitted)
 
 
 def test_the_trace_shows_where_sizes_come_from() -> None:

@@ -132,7 +132,8 @@ class Distributed:
                 continue
             if not isinstance(x, DTensor) or not spec.holds(x._spec):
                 return None
-            mesh, local = x._spec.mesh, x._local_tensor
+            local = x._local_tensor
+            mesh = x._spec.mesh if mesh is None else mesh
             values.append(local.wait() if type(local) is AsyncCollectiveTensor else local)
         assert mesh is not None
         found = known.program.executable.again(values, mesh, known.wholes)

@@ -65,7 +65,8 @@ class Straight:
 
 def compiled(name: str, text: str, names: dict[str, Any]) -> Callable[..., Any]:
     """The function ``name`` of ``text``, whose other names are ``names``."""
-    scope = {**names, "__name__": f"{__name__}.{name}", "__loader__": _Loader(text)}
+    # The name is a module's, which torch.compile imports for the globals of what it looks into.
+    scope = {**names, "__name__": __name__, "__loader__": _Loader(text)}
     # A name of its own, by which tracebacks ask for its lines; they ask no loader for "<...>".
     exec(compile(text, f"{name} {next(_numbers)} of thunder_mdfuse", "exec"), scope)
     return scope[name]  # type: ignore[no-any-return]

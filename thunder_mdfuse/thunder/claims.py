@@ -7,12 +7,10 @@ asks. Checks look at proxies only and are cheap: Thunder asks several hundred ti
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
 
 from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import IntegerProxy, NumberProxy, TensorProxy
-from thunder.core.pytree import tree_flatten
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
@@ -24,6 +22,7 @@ from thunder_mdfuse.thunder import composites as cp
 from thunder_mdfuse.thunder import draws
 from thunder_mdfuse.thunder import dtensor as dt
 from thunder_mdfuse.thunder import operators as op
+from thunder_mdfuse.thunder.deciding import decided_refusal, dim_refusal
 from thunder_mdfuse.thunder.dtensor_twins import PLACE, inside, is_twin
 from thunder_mdfuse.thunder.reasons import Reason
 from thunder_mdfuse.thunder.unclaimed import UNCLAIMED, UNCLAIMED_BY_NAME, WHOLE
@@ -70,7 +69,7 @@ def _has_dims(bsym: BoundSymbol) -> Reason | None:
 
 
 def _iota(bsym: BoundSymbol) -> Reason | None:
-    if bsym.args[0] == 0:
+    if bsym.args[0] == 0 and not bsym.output.ndim:
         return Reason("Thunder types an iota of length 0 as a 0-dim tensor")
     return None
 
@@ -272,38 +271,8 @@ def leaf_refusal(bsym: BoundSymbol) -> Reason | None:
     if len(kinds) > 1:
         return Reason(f"{bsym.sym.name}: an i8 tensor beside a bool tensor with an int")
     found = _placement_refusal(bsym, tensors) or _device_refusal(bsym, tensors)
-    found = found or _dim_refusal(bsym)
+    found = found or dim_refusal(bsym)
     return found or (claim.check(bsym) if claim.check else None)
-
-
-# Symbols whose numbers say which dims are meant, or how many: by these a trace has its form.
-_BY_DIM = {
-    *(PrimIDs.SUM, PrimIDs.PROD, PrimIDs.AMAX, PrimIDs.AMIN, PrimIDs.ARGMAX, PrimIDs.ARGMIN),
-    *(PrimIDs.VAR, PrimIDs.VAR_MEAN, PrimIDs.STD, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.FLIP),
-    *(PrimIDs.CAT, PrimIDs.UNFOLD, PrimIDs.STRIDE_ORDER, PrimIDs.TOPK, PrimIDs.SORT, PrimIDs.TAKE),
-    *(PrimIDs.TAKE_ALONG_AXIS, PrimIDs.GATHER, PrimIDs.SCATTER, PrimIDs.SCATTER_ADD),
-    *(PrimIDs.INDEX_ADD, PrimIDs.INDEX_COPY),
-    *("torch.unsqueeze", "torch.cumsum", "torch.cumprod", "torch.argsort"),
-}
-
-
-def _dim_refusal(bsym: BoundSymbol) -> Reason | None:
-    """For a dim that may be another in the next call under symbolic values."""
-    given: tuple[Any, ...] = ()
-    if bsym.sym.id in _BY_DIM:
-        given = (bsym.args, bsym.kwargs)
-    elif bsym.sym.id is PrimIDs.BROADCAST_IN_DIM:
-        given = (bsym.args[2:], bsym.kwargs)
-    for p in tree_flatten(given)[0]:
-        if isinstance(p, NumberProxy) and not p.is_static_constrained():
-            return Reason(f"{bsym.sym.name}: the dim {p.name} may be another in the next call")
-    if bsym.sym.id == "torch.Tensor.expand":
-        # What it makes has names of its own for sizes that are no tensor's.
-        made = {d.name for d in bsym.output._shape if isinstance(d, NumberProxy)}
-        number = _deciding_number(bsym)
-        if number is not None and number not in made:
-            return Reason(f"{bsym.sym.name}: its size {number} is no tensor's")
-    return None
 
 
 def _placement_refusal(bsym: BoundSymbol, tensors: list[TensorProxy]) -> Reason | None:
@@ -373,77 +342,15 @@ def twin_refusal(bsym: BoundSymbol) -> Reason | None:
 
 def _inner_refusal(bsym: BoundSymbol) -> Reason | None:
     found = leaf_refusal(bsym)
-    if found is None or not bsym.subsymbols or _dim_refusal(bsym):
+    if found is None or not bsym.subsymbols or dim_refusal(bsym):
         return found
-    number = _deciding_number(bsym)
-    if number is not None:
-        return Reason(
-            f"{bsym.sym.name}: what it is composed of depends on {number}, which may be another "
-            "number in the next call"
-        )
+    decided = decided_refusal(bsym)
+    if decided is not None:
+        return decided
     for inner in bsym.subsymbols:
         inside = _inner_refusal(inner)
         if inside is not None:
             return inside
-    return None
-
-
-# Composites that are composed alike for all integers among their arguments: these are operands or
-# sizes there.
-_ALIKE = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "true_divide",
-        "floor_divide",
-        "remainder",
-        "fmod",
-        "pow",
-        "where",
-        "clamp",
-        "maximum",
-        "minimum",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "addcmul",
-        "addcdiv",
-        "masked_fill",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-        "lerp",
-        "to",
-        "reshape",
-        "view",
-        "full",
-        "full_like",
-        "zeros",
-        "zeros_like",
-        "ones",
-        "ones_like",
-        "empty",
-        "empty_like",
-    ]
-)
-
-
-def _deciding_number(bsym: BoundSymbol) -> str | None:
-    """An integer among the arguments, no size of a tensor there, of which Thunder's composition may
-    have taken the value: the dims that it means, how often something is done.
-    """
-    if bsym.sym.name in _ALIKE:
-        return None
-    tensors = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
-    sizes = {d.name for p in tensors for d in p._shape if isinstance(d, NumberProxy)}
-    for p in bsym.flat_proxy_args:
-        if isinstance(p, IntegerProxy) and not p.is_static_constrained() and p.name not in sizes:
-            return str(p.name)
     return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from thunder.core.compile_data import get_compile_data
+from thunder.core.compile_data import get_compile_data, using_symbolic_values
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy, unvariableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
@@ -153,10 +153,14 @@ class MdfuseExecutor(FusionExecutor):  # type: ignore[misc]
         """``trace`` with its regions as single symbols."""
         start = time.perf_counter_ns()
         check_names()
+        symbolic = using_symbolic_values()
+        if symbolic:
+            rg.name_sizes(trace.bound_symbols)
         fused = from_trace(trace)
         work = self._grouped(trace, fused)
-        fused.bound_symbols = work.run()
-        fused.bound_symbols = rg.without_dead_regions(fused.bound_symbols)
+        fused.bound_symbols = rg.without_dead(work.run())
+        if symbolic:
+            fused.bound_symbols = rg.with_made_sizes(fused.bound_symbols)
         fused = update_fusion_call_ctx(fused)
         hand_over(fused.bound_symbols)
         compile_data = get_compile_data()

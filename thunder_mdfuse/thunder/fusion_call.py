@@ -31,6 +31,7 @@ from thunder_mdfuse.ir.types import Mesh, ScalarType, TensorType
 from thunder_mdfuse.repro import program_script
 from thunder_mdfuse.runtime.ranges import Ranges
 from thunder_mdfuse.thunder import dtensor as dt
+from thunder_mdfuse.thunder.deciding import dims
 from thunder_mdfuse.thunder.fitting import check_fitting
 from thunder_mdfuse.thunder.translate import Given, Translated, translate
 from thunder_mdfuse.thunder.values import NUMBER_DTYPES, TORCH_DTYPES, NumberNeeded
@@ -398,7 +399,7 @@ def _size_of(number: int) -> Size:
 
 
 def _is_symbolic(proxy: Proxy) -> bool:
-    return any(isinstance(d, NumberProxy) for d in proxy._shape)
+    return bool(dims(proxy))
 
 
 def _on_mesh(bsyms: Sequence[BoundSymbol]) -> bool:

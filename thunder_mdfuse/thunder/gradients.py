@@ -129,6 +129,7 @@ def _unfold(a: TensorProxy, dim: int, size: int, step: int) -> Any:
 RULES: dict[Hashable, Rule] = {
     PrimIDs.ARGMIN: _none(prims.argmin),
     PrimIDs.ISFINITE: _none(prims.isfinite),
+    PrimIDs.PY_FLOORDIV: _none(prims.py_floordiv),
     PrimIDs.MULTINOMIAL: _none(prims.multinomial),
     PrimIDs.ROUND: _flat(prims.round),
     PrimIDs.TRUNC: _flat(prims.trunc),

@@ -1,10 +1,10 @@
 """The private places of Thunder that are changed: all of them, and each once.
 
 Every change is for DTensors alone, but for ``guard_arguments``, which is for the doors of this
-executor, for calls of modules in its jits, for its regions, and for tracing and for the guards of a
-call, which give and ask the same as Thunder's in less time; the rest of Thunder stays as it is.
-Where one cannot be made (another version of Thunder, a place that is gone) a warning says what is
-lost; the rest works.
+executor, for numbers under symbolic values, for calls of modules in its jits, for its regions, and
+for tracing and for the guards of a call, which give and ask the same as Thunder's in less time; the
+rest of Thunder stays as it is. Where one cannot be made (another version of Thunder, a place that
+is gone) a warning says what is lost; the rest works.
 """
 
 import sys
@@ -19,13 +19,13 @@ import thunder.torch as ltorch
 import torch
 from thunder import clang
 from thunder.core import compile_data, devices, jit_ext, prims, transform_common, update_aliases
-from thunder.core.compile_data import get_compile_data
+from thunder.core.compile_data import get_compile_data, using_symbolic_values
 from thunder.core.interpreter import unwrap, wrap, wrap_const
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import IntegerProxy, NumberProxy, TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol, Symbol
-from thunder.core.trace import TraceCtx, from_trace, tracectx
+from thunder.core.trace import TraceCtx, from_trace, get_tracectx, tracectx
 from thunder.executors import pythonex
 from thunder.extend import FusionExecutor
 from thunder.torch.experimental import dtensor_torch_and_prims, dtensor_utils
@@ -33,12 +33,24 @@ from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-from thunder_mdfuse.thunder import calls, dynamo, guards, hooks, shortcuts
+from thunder_mdfuse.thunder import calls, dynamo, guards, hooks, number_guards, shortcuts
 from thunder_mdfuse.thunder import dtensor_twins as twins
 from thunder_mdfuse.thunder.late import once_imported
 
 # Called by Thunder itself with whatever a user has: in autodiff, and for a proxy's comparisons.
 _CALLED_DIRECTLY = ("add", "eq", "ne", "lt", "le", "gt", "ge", "abs")
+# How Python takes the value of a number, as in range(n), {1: x}[n], float(n), f"{n}".
+_CONVERSIONS = (
+    (NumberProxy, "__int__", number_guards.taken),
+    (NumberProxy, "__complex__", number_guards.taken),
+    (NumberProxy, "__hash__", number_guards.taken),
+    (IntegerProxy, "__index__", number_guards.taken),
+    (NumberProxy, "__bool__", number_guards.tested),
+    (NumberProxy, "__float__", number_guards.tested),
+    (NumberProxy, "__str__", number_guards.text),
+    (NumberProxy, "__floor__", number_guards.floor),
+    (NumberProxy, "__ceil__", number_guards.ceil),
+)
 _ALIGN = "mdfuse_align_cotangent"
 _KNOWN = ("0.2.6", "0.2.7")
 
@@ -104,6 +116,12 @@ def _guard_arguments(executor: FusionExecutor) -> None:
     jit_ext.interpreter_needs_wrap = _once(found, original)
 
 
+def _is_ours(executor: FusionExecutor) -> bool:
+    """Whether what is traced now is for a jit that names ``executor``."""
+    data = get_compile_data()
+    return data is not None and executor in data.executors_list
+
+
 def _set_meta(symbol: Symbol, meta: Callable[..., Any]) -> None:
     object.__setattr__(symbol, "meta", _once(meta, symbol.meta))
 
@@ -120,9 +138,9 @@ def _meta(
     meta = symbol.meta
 
     def found(*args: Any, **kwargs: Any) -> Any:
-        data = get_compile_data()
-        ours = data is not None and executor in data.executors_list
-        if ours and any(isinstance(x, DTensorProxy) for x in tree_flatten((args, kwargs))[0]):
+        if _is_ours(executor) and any(
+            isinstance(x, DTensorProxy) for x in tree_flatten((args, kwargs))[0]
+        ):
             return twins.call(executor, function, symbol, args, kwargs)
         return meta(*args, **kwargs)
 
@@ -208,9 +226,7 @@ def _run_hooks(executor: FusionExecutor) -> None:
     doors = jit_ext._general_jit_lookaside_map
 
     def found(module: Any, *args: Any, **kwargs: Any) -> Any:
-        data = get_compile_data()
-        ours = data is not None and executor in data.executors_list
-        return (hooks.called if ours else hooks.as_torch)(module, *args, **kwargs)
+        return (hooks.called if _is_ours(executor) else hooks.as_torch)(module, *args, **kwargs)
 
     doors[torch.nn.Module._call_impl] = found
 
@@ -221,9 +237,7 @@ def _check_quickly(executor: FusionExecutor) -> None:
     plain = replace(tensor, name="check_plain_tensor")
 
     def of_tensor(bsym: BoundSymbol) -> None:
-        data = get_compile_data()
-        ours = data is not None and executor in data.executors_list
-        if ours and not isinstance(bsym.args[0], DTensorProxy):
+        if _is_ours(executor) and not isinstance(bsym.args[0], DTensorProxy):
             # Another symbol: a trace has one function for all symbols of a name.
             bsym.sym = plain
             bsym.sym._bind_postprocess(bsym)
@@ -274,8 +288,7 @@ def _broadcast_on_the_cpu(executor: FusionExecutor) -> None:
     original = clang.maybe_broadcast
 
     def found(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> Any:
-        data = get_compile_data()
-        if data is not None and executor in data.executors_list:
+        if _is_ours(executor):
             devices = {a.device.type for a in args if isinstance(a, TensorProxy)}
             treat_cpu_scalar_tensors_as_numbers &= devices != {"cpu"}
         return original(
@@ -283,6 +296,19 @@ def _broadcast_on_the_cpu(executor: FusionExecutor) -> None:
         )
 
     clang.maybe_broadcast = _once(found, original)
+
+
+def _shape_empty_ranges(executor: FusionExecutor) -> None:
+    """``arange(0)`` has one dim; Thunder's has none, and what reads it is composed for that."""
+    original = prims.iota.meta
+
+    def found(length: Any, **kwargs: Any) -> Any:
+        made = original(length, **kwargs)
+        if type(length) is int and length == 0 and _is_ours(executor):
+            return TensorProxy(shape=(0,), device=made.device, dtype=made.dtype)
+        return made
+
+    _set_meta(prims.iota, found)
 
 
 def _leave_regions_alone(executor: FusionExecutor) -> None:
@@ -303,13 +329,61 @@ def _know_the_current_device(executor: FusionExecutor) -> None:
     original = devices._parse_device_info
 
     def found(device: Any, index: int | None = None, /) -> Any:
-        data = get_compile_data()
-        ours = data is not None and executor in data.executors_list
-        if ours and index is None and device in ("cuda", devices.DeviceType.CUDA):
+        unnamed = index is None and device in ("cuda", devices.DeviceType.CUDA)
+        if unnamed and _is_ours(executor):
             index = torch.cuda.current_device()
         return original(device, index)
 
     devices._parse_device_info = _once(found, original)
+
+
+def _guard_numbers(executor: FusionExecutor) -> None:
+    original = jit_ext.propagate_constraints
+
+    def found(ctx: Any, inputs: Any, intermediates: Any, trace: TraceCtx) -> None:
+        ours = _is_ours(executor) and using_symbolic_values()
+        if ours:
+            number_guards.guard(ctx, trace)
+        original(ctx, inputs, intermediates, trace)
+        if ours:
+            number_guards.settle(ctx, trace)
+
+    jit_ext.propagate_constraints = _once(found, original)
+    read = jit_ext.JitCtx.proxify
+
+    def asked(ctx: Any, value: Any) -> Any:
+        given = value.value
+        plain = isinstance(given, int | float | complex | str | slice)
+        if not (plain and _is_ours(executor) and using_symbolic_values()):
+            return read(ctx, value)
+        if not number_guards.is_open(given):
+            return number_guards.ask_for_value(ctx, value)
+        p = read(ctx, value)
+        number_guards.ask_for_type(ctx, p)
+        return p
+
+    jit_ext.JitCtx.proxify = _once(asked, read)
+    for kind, name, ours in _CONVERSIONS:
+        _set_method(executor, kind, name, ours)
+
+
+def _set_method(
+    executor: FusionExecutor,
+    kind: type[NumberProxy],
+    name: str,
+    ours: Callable[[NumberProxy, Callable[[NumberProxy], Any]], Any],
+) -> None:
+    original = getattr(kind, name)
+    doors = jit_ext._general_jit_lookaside_map
+
+    def found(self: NumberProxy) -> Any:
+        symbolic = _is_ours(executor) and using_symbolic_values() and get_tracectx() is not None
+        return ours(self, original) if symbolic else original(self)
+
+    method = _once(found, original)
+    setattr(kind, name, method)
+    if original in doors:
+        doors[method] = jit_ext.interpreter_needs_wrap(method)
 
 
 def _split_by_twins(executor: FusionExecutor) -> None:
@@ -367,9 +441,15 @@ PATCHES = [
         _know_the_current_device,
         "device='cuda' in a jitted function is the first GPU, on every rank",
     ),
+    Patch(_shape_empty_ranges, "a function of torch.arange(0) may end in an error"),
     Patch(_broadcast_on_the_cpu, "the gradient of a 0-dim tensor on the CPU may be wrong"),
     Patch(
         _leave_regions_alone, "the first call takes the square of the number of a model's layers"
+    ),
+    Patch(
+        _guard_numbers,
+        "under cache='symbolic values' a number that says which dims are meant, or how often "
+        "something is done, is that of the first call wherever Thunder or Python takes it",
     ),
     Patch(_run_hooks, "a call of a module takes half a second to trace, and its hooks may fail"),
     Patch(_trace_quickly, "tracing takes twice as long"),

@@ -15,6 +15,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_mdfuse.thunder.claims import is_leaf, refusal
+from thunder_mdfuse.thunder.deciding import dims, inner_first, numbers
 
 
 @dataclass(frozen=True)
@@ -94,21 +95,30 @@ def dead_code_free(bsyms: Sequence[BoundSymbol], outputs: Iterable[Any]) -> list
     return kept[::-1]
 
 
-def without_dead_regions(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
-    """``bsyms`` without regions whose outputs are all recomputed elsewhere.
+def without_dead(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """``bsyms`` without regions whose outputs are all recomputed elsewhere, and without the host's
+    size arithmetic that regions do for themselves.
 
-    Thunder's own pass would do, but it takes time in the square of a region's size.
+    Thunder's own pass would do, but it takes time in the square of a region's size, and it comes
+    after the split in two: a shape that nobody asks for keeps its tensor for the backward pass,
+    which then does not let go of it.
     """
     needed: set[str] = set()
     kept: list[BoundSymbol] = []
     for bsym in reversed(bsyms):
         writes = any(sub.sym.id is PrimIDs.COPY_ for sub in bsym.subsymbols)
         made = {p.name for p in bsym.flat_proxy_outs}
-        if bsym.sym.is_fusion and not writes and not made & needed:
+        region = bsym.sym.is_fusion and not writes
+        if (region or _is_size_arithmetic(bsym)) and not made & needed:
             continue
         kept.append(bsym)
         needed |= {p.name for p in bsym.flat_proxy_args}
     return kept[::-1]
+
+
+def _is_size_arithmetic(bsym: BoundSymbol) -> bool:
+    outs = bsym.flat_proxy_outs
+    return bool(outs) and all(isinstance(p, NumberProxy) for p in outs) and is_leaf(bsym)
 
 
 def with_sizes(bsyms: Sequence[BoundSymbol], inputs: Sequence[Proxy]) -> list[BoundSymbol]:
@@ -133,22 +143,20 @@ def with_sizes(bsyms: Sequence[BoundSymbol], inputs: Sequence[Proxy]) -> list[Bo
 
 
 def _dim_names(p: Any) -> list[str]:
-    if not isinstance(p, TensorProxy):
-        return []
-    return [d.name for d in p._shape if isinstance(d, NumberProxy)]
+    return [d.name for d in dims(p)]
 
 
 def inputs_of(bsyms: Sequence[BoundSymbol]) -> list[Proxy]:
     """What ``bsyms`` read and do not make, in order of appearance; dims of tensors are known by
     them.
     """
-    made = {p.name for bsym in bsyms for p in bsym.flat_proxy_outs}
     found: dict[str, Proxy] = {}
-    inside: set[str] = set()  # dims of what was made so far
+    made: set[str] = set()  # so far, dims included: a later symbol may ask for one again
     for bsym in bsyms:
-        args = (p for p in bsym.flat_proxy_args if p.name not in made | inside)
+        args = (p for p in bsym.flat_proxy_args if p.name not in made)
         found.update((p.name, p) for p in args if p.name not in found)
-        inside.update(n for p in bsym.flat_proxy_outs for n in _dim_names(p))
+        for p in bsym.flat_proxy_outs:
+            made.update((p.name, *_dim_names(p)))
     known = {n for p in found.values() for n in _dim_names(p)}
     return [p for name, p in found.items() if name not in known and not _is_baked(p)]
 
@@ -226,3 +234,42 @@ def with_shapes(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
                 found.append(prims.shape.bind(p, output=tuple(p._shape)))
                 missing -= set(_dim_names(p))
     return found
+
+
+def with_made_sizes(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """``bsyms``, a whole trace with its regions, and a ``prims.shape`` before each symbol that
+    reads a size whose only maker a region has taken with it.
+    """
+    made: set[str] = set()
+    homes: dict[str, TensorProxy] = {}
+    found: list[BoundSymbol] = []
+    for bsym in bsyms:
+        for p in bsym.flat_proxy_args:
+            if isinstance(p, NumberProxy) and p.name not in made and p.name in homes:
+                home = homes[p.name]
+                found.append(prims.shape.bind(home, output=tuple(home._shape)))
+                made.update(_dim_names(home))
+        found.append(bsym)
+        for p in bsym.flat_proxy_outs:
+            made.add(p.name)
+            for name in _dim_names(p):
+                homes.setdefault(name, p)
+    return found
+
+
+def name_sizes(bsyms: Sequence[BoundSymbol]) -> None:
+    """Let tensors have the names for their sizes by which these are read.
+
+    Thunder gives what another executor takes new names for its sizes, and leaves those that ask for
+    them as they were: they unpack its shape to the old ones.
+    """
+    known: dict[str, tuple[Any, ...]] = {}
+    everything = list(inner_first(bsyms))
+    for bsym in everything:
+        if bsym.sym.id is PrimIDs.SHAPE and len(bsym.output) == len(bsym.args[0]._shape):
+            known.setdefault(bsym.args[0].name, tuple(bsym.output))
+    for bsym in everything:
+        for p in _proxies(bsym):
+            names = known.get(p.name)
+            if names is not None and _dim_names(p) != [d.name for d in numbers(names)]:
+                p._shape = names

@@ -9,6 +9,7 @@ around instructions, which has nothing to do with what they compute.
 import dis
 import inspect
 import sys
+import threading
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from types import CodeType, ModuleType
@@ -115,14 +116,33 @@ def frame_of_python(
 
     @wraps(original)
     def found(self: InterpreterFrame) -> Any:
-        usual = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
+        with _switching:
             return original(self)
-        finally:
-            sys.setswitchinterval(usual)
 
     return found
+
+
+class _Switching:
+    """While a thread is in here, all threads let each other run at once."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._usual = threading.Lock(), 0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(1e-6)
+            self._inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                sys.setswitchinterval(self._usual)
+
+
+_switching = _Switching()
 
 
 class _Changed(ModuleType):
