@@ -175,6 +175,54 @@ def test_arguments_of_all_kinds() -> None:
     assert counts(jitted) == (7, 7)
 
 
+FORMS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
+    "a dim or none": (lambda x, n: x * 2 if n is None else x.sum(n), [(None,), (0,), (1,)]),
+    "a mask or none": (
+        lambda x, m=None: x if m is None else x * m,
+        [(None,), (torch.full((4,), 3.0),), (2.0,), ()],
+    ),
+    "a mask that nobody reads": (
+        lambda x, m: x * 3 if m is None else x + 1,
+        [(torch.ones(4),), (None,)],
+    ),
+    "a dict": (
+        lambda x, d: sum(d.values()) * x,
+        [({"a": 1.0},), ({"a": 1.0, "b": 2.0},), ({"a": 2.0},), ({"c": 2.0, "a": 3.0},)],
+    ),
+    "a list of none": (
+        lambda x, d: x * len([v for v in d if v is None]),
+        [([None, 1],), ([1, None],), ([None, None],), ([None],)],
+    ),
+    "dims": (lambda x, d: x.sum(d) * 2, [((1,),), ((0, 1),), (0,), ([0],)]),
+    "nested": (
+        lambda x, d: x if d["a"][0] is None else x * d["a"][0],
+        [({"a": (None, 1)},), ({"a": (2.0, 1)},), ({"a": (None,)},)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("function", "calls_of_it"), FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_there_is_none_of_is_guarded(
+    function: Callable[..., Any], calls_of_it: list[tuple[Any, ...]], order: int
+) -> None:
+    jitted, x = jit(function), torch.randn(3, 4)
+    for args in calls_of_it[::order] * 2:
+        torch.testing.assert_close(jitted(x, *args), function(x, *args))
+    assert thunder.cache_hits(jitted) >= len(calls_of_it)
+
+
+def test_keywords_may_come_in_any_order() -> None:
+    jitted = jit(lambda x, a=None, b=None: x * (2 if a is None else a) + (b or 0))
+    x = torch.ones(3)
+    for _ in range(2):
+        torch.testing.assert_close(jitted(x, a=3.0, b=1.0), x * 3 + 1)
+        torch.testing.assert_close(jitted(x, b=1.0, a=3.0), x * 3 + 1)
+        torch.testing.assert_close(jitted(x, b=1.0, a=None), x * 2 + 1)
+        torch.testing.assert_close(jitted(x, b=1.0), x * 2 + 1)
+    assert counts(jitted) == (5, 3)
+
+
 def test_tensors_and_dtensors_are_told_apart(one_rank: DeviceMesh) -> None:
     """Of the same shape, dtype and device; Thunder's guards take one for the other."""
     function = lambda x, y: x * 2 + y

@@ -238,6 +238,7 @@ def test_patches_are_made_once() -> None:
             patches.jit_ext.interpreter_needs_wrap,
             patches.jit_ext.handle_check_dtensor_spec_in_prologue,
             patches.TraceCtx.python_callable,
+            patches.thunder.thunder_general_jit,
             patches.clang.maybe_broadcast,
             patches.jit_ext.propagate_constraints,
             patches.jit_ext.JitCtx.proxify,

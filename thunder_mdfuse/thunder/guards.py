@@ -59,6 +59,35 @@ def check_number(n: Any, value: Any) -> None:
 _texts: dict[int, tuple[Seen, str]] = {}
 
 
+def form(value: Any) -> str:
+    """What a function may have asked of an argument without reading it: where there is nothing, and
+    what lists, tuples and dicts hold how many things.
+    """
+    if value is None:
+        return "-"
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return f"{kind.__name__}({''.join(map(form, value))})"
+    if kind is dict:
+        return f"dict({', '.join(f'{key!r}: {form(v)}' for key, v in value.items())})"
+    return "."
+
+
+def form_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The forms of all arguments, keywords in the order of their names."""
+    found = "".join(map(form, args))
+    return found + "".join(f" {key}={form(kwargs[key])}" for key in sorted(kwargs))
+
+
+def check_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], text: str) -> None:
+    """Raise ``AssertionError`` unless ``text`` is the form of the call. Thunder asks for what was
+    read: a trace for no mask would be taken for a mask, one for a dict of two for a dict of three.
+    """
+    found = form_of_call(args, kwargs)
+    if found != text:
+        raise AssertionError(f"traced for arguments of the form {text!r}, called with {found!r}")
+
+
 class SpecText:
     """Prints as what a spec is guarded by: torch's own text does not say which ranks are in the
     mesh, and in what order.

@@ -15,6 +15,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import thunder
 import thunder.torch as ltorch
 import torch
 from thunder import clang
@@ -51,6 +52,7 @@ _CONVERSIONS = (
     (NumberProxy, "__floor__", number_guards.floor),
     (NumberProxy, "__ceil__", number_guards.ceil),
 )
+_CHECK_ARGUMENTS = "check_arguments"
 _ALIGN = "mdfuse_align_cotangent"
 _KNOWN = ("0.2.6", "0.2.7")
 
@@ -266,6 +268,33 @@ def _set_check(symbol: Symbol, check: Callable[..., None]) -> None:
     object.__setattr__(symbol, "_bind_postprocess", bind)
 
 
+def _guard_forms(executor: FusionExecutor) -> None:
+    """Of a call's arguments, in the jits that name ``executor``."""
+    original = thunder.thunder_general_jit
+    if hasattr(original, "mdfuse"):
+        return
+    check = prims.make_prim(
+        _CHECK_ARGUMENTS,
+        _CHECK_ARGUMENTS,
+        meta=lambda args, kwargs, text: None,
+        tags=(prims.OpTags.DONT_DCE,),
+    )
+    run = pythonex.ex.register_operator(_CHECK_ARGUMENTS, like=check, fn=guards.check_arguments)
+    pythonex.ex.register_implementation(check, run)
+
+    def found(function: Any, args: Any, kwargs: Any, /, **options: Any) -> Any:
+        traces = original(function, args, kwargs, **options)
+        if _is_ours(executor):
+            bsyms = traces.prologue_trace.bound_symbols
+            at = [i for i, b in enumerate(bsyms) if b.sym.id is PrimIDs.CHECK_LEN][:2]
+            given, named = (bsyms[i].args[0] for i in at)
+            text = guards.form_of_call(args, kwargs)
+            bsyms.insert(at[1] + 1, check.bind(given, named, text, output=None))
+        return traces
+
+    thunder.thunder_general_jit = _once(found, original)
+
+
 def _call_quickly(executor: FusionExecutor) -> None:
     """In the jits that name ``executor``."""
     original = TraceCtx.python_callable
@@ -432,6 +461,9 @@ PATCHES = [
     Patch(_keep_types_of_aliases, "in-place functions of DTensors end in an error of Thunder's"),
     Patch(_know_instances, "isinstance(x, DTensor) is False in a jitted function"),
     Patch(_check_quickly, "a call takes longer, with DTensors most of all"),
+    Patch(
+        _guard_forms, "a trace for an argument that is None is taken where there is something, too"
+    ),
     Patch(_call_quickly, "a call takes 30 us longer"),
     Patch(
         _split_by_twins,
