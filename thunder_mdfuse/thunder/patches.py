@@ -1,58 +1,43 @@
-"""The private places of Thunder that are changed: all of them, and each once.
+"""The private places of Thunder that are changed: all of them, and each once. Those that have to do
+with a call of what was traced before are in ``patches_calls``.
 
-Every change is for DTensors alone, but for ``guard_arguments``, which is for the doors of this
-executor, for numbers under symbolic values, for calls of modules in its jits, for its regions, and
-for tracing and for the guards of a call, which give and ask the same as Thunder's in less time; the
-rest of Thunder stays as it is. Where one cannot be made (another version of Thunder, a place that
-is gone) a warning says what is lost; the rest works.
+Every change is for DTensors, or for jits that name this executor, but for tracing and the guards of
+a call, which are in all jits what Thunder's are, in less time. Where one cannot be made (another
+version of Thunder, a place that is gone) a warning says what is lost; the rest works.
 """
 
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-import thunder
 import thunder.torch as ltorch
 import torch
 from thunder import clang
-from thunder.core import compile_data, devices, jit_ext, prims, transform_common, update_aliases
-from thunder.core.compile_data import get_compile_data, using_symbolic_values
+from thunder.core import devices, jit_ext, prims, transform_common, update_aliases
 from thunder.core.interpreter import unwrap, wrap, wrap_const
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import IntegerProxy, NumberProxy, TensorProxy
+from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol, Symbol
-from thunder.core.trace import TraceCtx, from_trace, get_tracectx, tracectx
-from thunder.executors import pythonex
+from thunder.core.trace import TraceCtx, from_trace, tracectx
 from thunder.extend import FusionExecutor
-from thunder.torch.experimental import dtensor_torch_and_prims, dtensor_utils
+from thunder.torch.experimental import dtensor_utils
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-from thunder_mdfuse.thunder import calls, dynamo, guards, hooks, number_guards, shortcuts
 from thunder_mdfuse.thunder import dtensor_twins as twins
+from thunder_mdfuse.thunder import dynamo, hooks, shortcuts
+from thunder_mdfuse.thunder import patches_calls as for_calls
 from thunder_mdfuse.thunder.late import once_imported
+from thunder_mdfuse.thunder.patching import is_ours, once, set_meta
 
 # Called by Thunder itself with whatever a user has: in autodiff, and for a proxy's comparisons.
 _CALLED_DIRECTLY = ("add", "eq", "ne", "lt", "le", "gt", "ge", "abs")
-# How Python takes the value of a number, as in range(n), {1: x}[n], float(n), f"{n}".
-_CONVERSIONS = (
-    (NumberProxy, "__int__", number_guards.taken),
-    (NumberProxy, "__complex__", number_guards.taken),
-    (NumberProxy, "__hash__", number_guards.taken),
-    (IntegerProxy, "__index__", number_guards.taken),
-    (NumberProxy, "__bool__", number_guards.tested),
-    (NumberProxy, "__float__", number_guards.tested),
-    (NumberProxy, "__str__", number_guards.text),
-    (NumberProxy, "__floor__", number_guards.floor),
-    (NumberProxy, "__ceil__", number_guards.ceil),
-)
-_CHECK_ARGUMENTS = "check_arguments"
 _ALIGN = "mdfuse_align_cotangent"
 _KNOWN = ("0.2.6", "0.2.7")
 
@@ -90,14 +75,6 @@ def _applied(patch: Patch, executor: FusionExecutor) -> bool:
     return False
 
 
-def _once(found: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """``found`` in the place of ``original``, unless that is one of ours already."""
-    if hasattr(original, "mdfuse"):
-        return original
-    found.__wrapped__, found.mdfuse = original, True  # type: ignore[attr-defined]
-    return found
-
-
 def _guard_arguments(executor: FusionExecutor) -> None:
     original, track = jit_ext.interpreter_needs_wrap, jit_ext.recursively_proxy
     doors: set[int] = set()
@@ -115,23 +92,13 @@ def _guard_arguments(executor: FusionExecutor) -> None:
 
         return door
 
-    jit_ext.interpreter_needs_wrap = _once(found, original)
-
-
-def _is_ours(executor: FusionExecutor) -> bool:
-    """Whether what is traced now is for a jit that names ``executor``."""
-    data = get_compile_data()
-    return data is not None and executor in data.executors_list
-
-
-def _set_meta(symbol: Symbol, meta: Callable[..., Any]) -> None:
-    object.__setattr__(symbol, "meta", _once(meta, symbol.meta))
+    jit_ext.interpreter_needs_wrap = once(found, original)
 
 
 def _dispatch_direct_calls(executor: FusionExecutor) -> None:
     for name in _CALLED_DIRECTLY:
         symbol = getattr(ltorch, name)
-        _set_meta(symbol, _meta(executor, getattr(torch, name), symbol))
+        set_meta(symbol, _meta(executor, getattr(torch, name), symbol))
 
 
 def _meta(
@@ -140,7 +107,7 @@ def _meta(
     meta = symbol.meta
 
     def found(*args: Any, **kwargs: Any) -> Any:
-        if _is_ours(executor) and any(
+        if is_ours(executor) and any(
             isinstance(x, DTensorProxy) for x in tree_flatten((args, kwargs))[0]
         ):
             return twins.call(executor, function, symbol, args, kwargs)
@@ -177,7 +144,7 @@ def _align_cotangents(executor: FusionExecutor) -> None:
                         trace.bound_symbols.append(symbol.bind(p, p.spec._o, output=p))
         return trace
 
-    dtensor_utils.check_dtensor_cotangent_metadata_in_backward = _once(found, original)
+    dtensor_utils.check_dtensor_cotangent_metadata_in_backward = once(found, original)
 
 
 def _keep_types_of_aliases(executor: FusionExecutor) -> None:
@@ -196,8 +163,8 @@ def _keep_types_of_aliases(executor: FusionExecutor) -> None:
             return meta(aliases)
         return tuple(type(a)(like=a, requires_grad=a.requires_grad) for a in aliases)
 
-    update_aliases._get_new_alias = _once(found, original)
-    _set_meta(prims.update_aliases, typed)
+    update_aliases._get_new_alias = once(found, original)
+    set_meta(prims.update_aliases, typed)
 
 
 def _know_instances(executor: FusionExecutor) -> None:
@@ -217,7 +184,7 @@ def _know_instances(executor: FusionExecutor) -> None:
         record = jit_ext.ProvenanceRecord(jit_ext.PseudoInst.LOOKASIDE, inputs=inputs)
         return wrap(answer, provenance=record)
 
-    doors[isinstance] = _once(found, original)
+    doors[isinstance] = once(found, original)
 
 
 def _trace_quickly(executor: FusionExecutor) -> None:
@@ -228,86 +195,9 @@ def _run_hooks(executor: FusionExecutor) -> None:
     doors = jit_ext._general_jit_lookaside_map
 
     def found(module: Any, *args: Any, **kwargs: Any) -> Any:
-        return (hooks.called if _is_ours(executor) else hooks.as_torch)(module, *args, **kwargs)
+        return (hooks.called if is_ours(executor) else hooks.as_torch)(module, *args, **kwargs)
 
     doors[torch.nn.Module._call_impl] = found
-
-
-def _check_quickly(executor: FusionExecutor) -> None:
-    """Every call has these checks for every parameter and number that was read while tracing."""
-    tensor = pythonex.check_tensor_shape_and_metadata
-    plain = replace(tensor, name="check_plain_tensor")
-
-    def of_tensor(bsym: BoundSymbol) -> None:
-        if _is_ours(executor) and not isinstance(bsym.args[0], DTensorProxy):
-            # Another symbol: a trace has one function for all symbols of a name.
-            bsym.sym = plain
-            bsym.sym._bind_postprocess(bsym)
-        else:
-            bsym._call_ctx = {tensor.name: guards.check_tensor}
-
-    def of_spec(prim: Any, trace: TraceCtx, args: Any) -> bool:
-        if prim == dtensor_torch_and_prims.check_dtensor_spec_repr:
-            args = [args[0], guards.SpecText(args[1])]
-        return bool(original(prim, trace, args))
-
-    original = jit_ext.handle_check_dtensor_spec_in_prologue
-    jit_ext.handle_check_dtensor_spec_in_prologue = _once(of_spec, original)
-    object.__setattr__(tensor, "_bind_postprocess", of_tensor)
-    for symbol, check in (
-        (plain, guards.check_plain_tensor),
-        (dtensor_torch_and_prims._check_python_repr_impl, guards.check_spec),
-        (pythonex.check_number_type_and_value, guards.check_number),
-    ):
-        _set_check(symbol, check)
-
-
-def _set_check(symbol: Symbol, check: Callable[..., None]) -> None:
-    context = {symbol.name: check}
-    bind = lambda bsym: setattr(bsym, "_call_ctx", context)
-    object.__setattr__(symbol, "_bind_postprocess", bind)
-
-
-def _guard_forms(executor: FusionExecutor) -> None:
-    """Of a call's arguments, in the jits that name ``executor``."""
-    original = thunder.thunder_general_jit
-    if hasattr(original, "mdfuse"):
-        return
-    check = prims.make_prim(
-        _CHECK_ARGUMENTS,
-        _CHECK_ARGUMENTS,
-        meta=lambda args, kwargs, text: None,
-        tags=(prims.OpTags.DONT_DCE,),
-    )
-    run = pythonex.ex.register_operator(_CHECK_ARGUMENTS, like=check, fn=guards.check_arguments)
-    pythonex.ex.register_implementation(check, run)
-
-    def found(function: Any, args: Any, kwargs: Any, /, **options: Any) -> Any:
-        traces = original(function, args, kwargs, **options)
-        if _is_ours(executor):
-            bsyms = traces.prologue_trace.bound_symbols
-            at = [i for i, b in enumerate(bsyms) if b.sym.id is PrimIDs.CHECK_LEN][:2]
-            given, named = (bsyms[i].args[0] for i in at)
-            text = guards.form_of_call(args, kwargs)
-            bsyms.insert(at[1] + 1, check.bind(given, named, text, output=None))
-        return traces
-
-    thunder.thunder_general_jit = _once(found, original)
-
-
-def _call_quickly(executor: FusionExecutor) -> None:
-    """In the jits that name ``executor``."""
-    original = TraceCtx.python_callable
-
-    def found(self: TraceCtx, **options: Any) -> Callable[..., Any]:
-        made: Callable[..., Any] = original(self, **options)
-        data, stats = compile_data._compile_data.get()
-        if data is None or stats is None or executor not in data.executors_list:
-            return made
-        calls.look_up_quickly(data, stats)
-        return calls.undecorated(made)
-
-    TraceCtx.python_callable = _once(found, original)
 
 
 def _broadcast_on_the_cpu(executor: FusionExecutor) -> None:
@@ -317,14 +207,14 @@ def _broadcast_on_the_cpu(executor: FusionExecutor) -> None:
     original = clang.maybe_broadcast
 
     def found(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> Any:
-        if _is_ours(executor):
+        if is_ours(executor):
             devices = {a.device.type for a in args if isinstance(a, TensorProxy)}
             treat_cpu_scalar_tensors_as_numbers &= devices != {"cpu"}
         return original(
             *args, treat_cpu_scalar_tensors_as_numbers=treat_cpu_scalar_tensors_as_numbers
         )
 
-    clang.maybe_broadcast = _once(found, original)
+    clang.maybe_broadcast = once(found, original)
 
 
 def _shape_empty_ranges(executor: FusionExecutor) -> None:
@@ -333,11 +223,11 @@ def _shape_empty_ranges(executor: FusionExecutor) -> None:
 
     def found(length: Any, **kwargs: Any) -> Any:
         made = original(length, **kwargs)
-        if type(length) is int and length == 0 and _is_ours(executor):
+        if type(length) is int and length == 0 and is_ours(executor):
             return TensorProxy(shape=(0,), device=made.device, dtype=made.dtype)
         return made
 
-    _set_meta(prims.iota, found)
+    set_meta(prims.iota, found)
 
 
 def _leave_regions_alone(executor: FusionExecutor) -> None:
@@ -351,7 +241,7 @@ def _leave_regions_alone(executor: FusionExecutor) -> None:
         if bsym.sym.executor is not executor:
             original(bsym)
 
-    transform_common._remove_noop_subsymbols = _once(found, original)
+    transform_common._remove_noop_subsymbols = once(found, original)
 
 
 def _know_the_current_device(executor: FusionExecutor) -> None:
@@ -359,60 +249,11 @@ def _know_the_current_device(executor: FusionExecutor) -> None:
 
     def found(device: Any, index: int | None = None, /) -> Any:
         unnamed = index is None and device in ("cuda", devices.DeviceType.CUDA)
-        if unnamed and _is_ours(executor):
+        if unnamed and is_ours(executor):
             index = torch.cuda.current_device()
         return original(device, index)
 
-    devices._parse_device_info = _once(found, original)
-
-
-def _guard_numbers(executor: FusionExecutor) -> None:
-    original = jit_ext.propagate_constraints
-
-    def found(ctx: Any, inputs: Any, intermediates: Any, trace: TraceCtx) -> None:
-        ours = _is_ours(executor) and using_symbolic_values()
-        if ours:
-            number_guards.guard(ctx, trace)
-        original(ctx, inputs, intermediates, trace)
-        if ours:
-            number_guards.settle(ctx, trace)
-
-    jit_ext.propagate_constraints = _once(found, original)
-    read = jit_ext.JitCtx.proxify
-
-    def asked(ctx: Any, value: Any) -> Any:
-        given = value.value
-        plain = isinstance(given, int | float | complex | str | slice)
-        if not (plain and _is_ours(executor) and using_symbolic_values()):
-            return read(ctx, value)
-        if not number_guards.is_open(given):
-            return number_guards.ask_for_value(ctx, value)
-        p = read(ctx, value)
-        number_guards.ask_for_type(ctx, p)
-        return p
-
-    jit_ext.JitCtx.proxify = _once(asked, read)
-    for kind, name, ours in _CONVERSIONS:
-        _set_method(executor, kind, name, ours)
-
-
-def _set_method(
-    executor: FusionExecutor,
-    kind: type[NumberProxy],
-    name: str,
-    ours: Callable[[NumberProxy, Callable[[NumberProxy], Any]], Any],
-) -> None:
-    original = getattr(kind, name)
-    doors = jit_ext._general_jit_lookaside_map
-
-    def found(self: NumberProxy) -> Any:
-        symbolic = _is_ours(executor) and using_symbolic_values() and get_tracectx() is not None
-        return ours(self, original) if symbolic else original(self)
-
-    method = _once(found, original)
-    setattr(kind, name, method)
-    if original in doors:
-        doors[method] = jit_ext.interpreter_needs_wrap(method)
+    devices._parse_device_info = once(found, original)
 
 
 def _split_by_twins(executor: FusionExecutor) -> None:
@@ -437,8 +278,8 @@ def _patch_splitter(executor: FusionExecutor, splitter: Any) -> None:
         dynamo.open_closures(graph)
         translated(graph)
 
-    splitter.is_node_supported_by_thunder = _once(supported, tried)
-    splitter.translate_dtensor_ops = _once(opened, translated)
+    splitter.is_node_supported_by_thunder = once(supported, tried)
+    splitter.translate_dtensor_ops = once(opened, translated)
 
 
 GUARD = Patch(
@@ -460,11 +301,12 @@ PATCHES = [
     ),
     Patch(_keep_types_of_aliases, "in-place functions of DTensors end in an error of Thunder's"),
     Patch(_know_instances, "isinstance(x, DTensor) is False in a jitted function"),
-    Patch(_check_quickly, "a call takes longer, with DTensors most of all"),
+    Patch(for_calls.check_quickly, "a call takes longer, with DTensors most of all"),
     Patch(
-        _guard_forms, "a trace for an argument that is None is taken where there is something, too"
+        for_calls.guard_forms,
+        "a trace for an argument that is None is taken where there is something, too",
     ),
-    Patch(_call_quickly, "a call takes 30 us longer"),
+    Patch(for_calls.call_quickly, "a call takes 30 us longer"),
     Patch(
         _split_by_twins,
         "thunderfx leaves functions of DTensors that are differentiated, and rms_norm, to torch",
@@ -479,7 +321,7 @@ PATCHES = [
         _leave_regions_alone, "the first call takes the square of the number of a model's layers"
     ),
     Patch(
-        _guard_numbers,
+        for_calls.guard_numbers,
         "under cache='symbolic values' a number that says which dims are meant, or how often "
         "something is done, is that of the first call wherever Thunder or Python takes it",
     ),
