@@ -114,7 +114,7 @@ def test_a_script_for_a_region_of_any_sizes() -> None:
     jitted = thunder.jit(lambda x, n: x * n, executors=[mdfuse_executor], cache="symbolic values")
     jitted(torch.randn(4, 8), 3)
     ((_, region),) = get_fusions(thunder.last_traces(jitted)[-1], warn_if_fusions_unavailable=False)
-    given = {"x": torch.randn(5, 2), "n": 3}
+    given = {"x": torch.randn(5, 2), "i2": 3}
     values = [given.get(p.name, given["x"]) for p in region.inputs]
     assert "torch.randn((5, 2)" in region.repro_script_for(values)
     values[[p.name for p in region.inputs].index("n")] = 2.5

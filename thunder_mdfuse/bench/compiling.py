@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import thunder
 import torch
 
 from thunder_mdfuse.bench.cases import prepared
@@ -28,7 +27,7 @@ from thunder_mdfuse.compile.device import current_target
 from thunder_mdfuse.compile.module import LoadedKernel
 from thunder_mdfuse.compile.nvrtc import Cubin, Job
 from thunder_mdfuse.compile.sources import device_headers
-from thunder_mdfuse.thunder.fusion_call import FusionCall
+from thunder_mdfuse.thunder.frontend import regions
 
 MOST_COLD, MOST_WARM = 100.0, 2.0
 
@@ -47,11 +46,8 @@ def kernels(work: Workload, device: torch.device, sizes: Sequence[int]) -> dict[
     """The kernels of ``work`` on inputs of these ``sizes``, by their entries."""
     jitted = PEERS["mdfuse"](work)
     prepared(work, jitted, work.make(device, *sizes))()
-    traces = [thunder.last_traces(jitted)[-1]]
-    if work.timed != "forward":
-        traces.append(thunder.last_backward_traces(jitted)[-1])
-    calls = [c for t in traces for c in t.python_ctx().values() if isinstance(c, FusionCall)]
-    used = [c.last_used.last for c in calls if c.last_used is not None]
+    calls = regions(jitted, backward=work.timed != "forward")
+    used = [call.last_used.last for call in calls if call.last_used is not None]
     return {text.entry: text for entry in used if entry is not None for text in entry.texts}
 
 

@@ -33,10 +33,14 @@ def stock(function: Callable[..., Any]) -> Any:
     return thunder.jit(function)
 
 
-def regions(jitted: Any) -> list[FusionCall]:
-    """The regions of a jitted function's last forward trace that have been called, in order."""
-    context = thunder.last_traces(jitted)[-1].python_ctx()
-    calls = [call for call in context.values() if isinstance(call, FusionCall)]
+def regions(jitted: Any, backward: bool = False) -> list[FusionCall]:
+    """The regions of a jitted function's last forward trace that have been called, in order; with
+    ``backward`` those of its backward pass after them.
+    """
+    traces = [thunder.last_traces(jitted)[-1]]
+    if backward:
+        traces.append(thunder.last_backward_traces(jitted)[-1])
+    calls = [c for t in traces for c in t.python_ctx().values() if isinstance(c, FusionCall)]
     return [call for call in calls if call.last_used is not None]
 
 
