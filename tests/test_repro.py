@@ -117,8 +117,8 @@ def test_a_script_for_a_region_of_any_sizes() -> None:
     given = {"x": torch.randn(5, 2), "i2": 3}
     values = [given.get(p.name, given["x"]) for p in region.inputs]
     assert "torch.randn((5, 2)" in region.repro_script_for(values)
-    values[[p.name for p in region.inputs].index("n")] = 2.5
-    with pytest.raises(ExecutorError, match=r"n was int n when it was traced, found 2\.5 of"):
+    values[[p.name for p in region.inputs].index("i2")] = 2.5
+    with pytest.raises(ExecutorError, match=r"i2 was int i2 when it was traced, found 2\.5 of"):
         region.repro_script_for(values)
 
 

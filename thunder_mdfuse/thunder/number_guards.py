@@ -238,8 +238,8 @@ def settle(ctx: JitCtx, trace: TraceCtx) -> None:
     if known:
         trace.bound_symbols = [_settled(bsym, known) for bsym in trace.bound_symbols]
         _replaced(tuple(ctx._proxy_swapmap.values()), known)
-    # A number would get the name of the variable that it is in, but not where it is a tensor's size,
-    # nor in the backward pass of an autograd.Function.
+    # A number would get the name of the variable that it is in, but not where it is a tensor's
+    # size, nor in the backward pass of an autograd.Function.
     for variable, p in list(ctx._proxy_swapmap.items()):
         if isinstance(p, NumberProxy):
             del ctx._proxy_swapmap[variable]
