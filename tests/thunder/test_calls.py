@@ -4,7 +4,8 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import thunder
@@ -175,6 +176,16 @@ def test_arguments_of_all_kinds() -> None:
     assert counts(jitted) == (7, 7)
 
 
+@dataclass
+class Masked:
+    mask: Any = None
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
 FORMS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
     "a dim or none": (lambda x, n: x * 2 if n is None else x.sum(n), [(None,), (0,), (1,)]),
     "a mask or none": (
@@ -194,6 +205,14 @@ FORMS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
         [([None, 1],), ([1, None],), ([None, None],), ([None],)],
     ),
     "dims": (lambda x, d: x.sum(d) * 2, [((1,),), ((0, 1),), (0,), ([0],)]),
+    "a dataclass": (
+        lambda x, m: x if m.mask is None else x * m.mask,
+        [(Masked(),), (Masked(3.0),), (Masked(torch.full((4,), 2.0)),)],
+    ),
+    "a named tuple": (
+        lambda x, p: x * p.left if p.right is None else x * p.right,
+        [(Pair(2.0, None),), (Pair(2.0, 3.0),), (Pair(None, 4.0),)],
+    ),
     "nested": (
         lambda x, d: x if d["a"][0] is None else x * d["a"][0],
         [({"a": (None, 1)},), ({"a": (2.0, 1)},), ({"a": (None,)},)],

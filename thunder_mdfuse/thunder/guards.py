@@ -5,6 +5,7 @@ asks what Thunder's of the same purpose asks, and leaves to it whatever does not
 """
 
 import weakref
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -61,15 +62,19 @@ _texts: dict[int, tuple[Seen, str]] = {}
 
 def form(value: Any) -> str:
     """What a function may have asked of an argument without reading it: where there is nothing, and
-    what lists, tuples and dicts hold how many things.
+    what lists, tuples, dicts and dataclasses hold how many things.
     """
     if value is None:
         return "-"
-    kind = type(value)
-    if kind is tuple or kind is list:
-        return f"{kind.__name__}({''.join(map(form, value))})"
-    if kind is dict:
-        return f"dict({', '.join(f'{key!r}: {form(v)}' for key, v in value.items())})"
+    if isinstance(value, torch.Tensor):
+        return "."
+    name = type(value).__name__
+    if isinstance(value, tuple | list):
+        return f"{name}({''.join(map(form, value))})"
+    if isinstance(value, dict):
+        return f"{name}({', '.join(f'{key!r}: {form(v)}' for key, v in value.items())})"
+    if is_dataclass(value):
+        return f"{name}({''.join(form(getattr(value, f.name, None)) for f in fields(value))})"
     return "."
 
 
